@@ -98,8 +98,8 @@ int main() {
       const auto run_wide = [&](cudaStream_t stream, int c, u32 cut, u32 gate) {
         const u32 tiles = (u32)((n + 127) / 128), left = cut ? (cut > 1 ? tiles : 0) : tiles % (2 * sms), sharers = cut > 1 ? cut * tiles : cut ? 0 : std::min(2u * sms, std::max(left, left * (u32)(k / 256) / 2));
         const u32 alone = tiles - left, grid = alone ? std::min(2u * sms, tiles) : sharers;
-        early(stream, wide, grid, 256, bytes, (const void*)ordered, (const u8*)w[c], (const void*)nullptr, (const void*)nullptr, (void*)y, parts, counters, (u16*)nullptr,
-              (const u16*)nullptr, n, k, (u32)rows, gate, alone, sharers, (u32)DTYPE_bf16, 0u, 0u, 1.0, 1.0, 0.0);
+        early(stream, wide, grid, 256, bytes, (const void*)ordered, (const u8*)w[c], (const void*)nullptr, (const void*)nullptr, (void*)y, parts, counters, n, k, (u32)rows, gate, alone, sharers,
+              (u32)DTYPE_bf16, 0u, 1.0, 0.0);
       };
       const auto run_flow = [&](cudaStream_t stream, int c, u32 cut, u32 gate) {
         const u32 tiles = (u32)((n + QUANT_FLOW_LINES - 1) / QUANT_FLOW_LINES);

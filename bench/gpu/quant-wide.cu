@@ -96,8 +96,7 @@ int main() {
       order(0);
       const auto run = [&](cudaStream_t stream, const u8* w, u32 cut) {
         const u32 alone = tiles - left_of(cut), sharers = sharers_of(cut), grid = alone ? std::min(wanted, tiles) : sharers;
-        early(stream, v.kernel, grid, 256, bytes, (const void*)ordered, w, (const void*)nullptr, (const void*)nullptr, (void*)y, parts, counters, (u16*)nullptr, (const u16*)nullptr, n, k, (u32)rows, 0u, alone, sharers,
-              (u32)DTYPE_bf16, 0u, 0u, 1.0, 1.0, 0.0);
+        early(stream, v.kernel, grid, 256, bytes, (const void*)ordered, w, (const void*)nullptr, (const void*)nullptr, (void*)y, parts, counters, n, k, (u32)rows, 0u, alone, sharers, (u32)DTYPE_bf16, 0u, 1.0, 0.0);
       };
       const auto timed = [&](bool ordering, u32 cut) {
         return median_of_graph([&](cudaStream_t stream) {
