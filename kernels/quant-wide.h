@@ -289,6 +289,9 @@ template <class Q, int BN> struct QuantWide {
   const u8* w;
   u32 rows, row_bytes, k, down, across;
   WarpgroupRef ref;  // of sx, as one lane has it
+  // Of few rows: what they are multiplied with, and where that is known when their squares are told.
+  RowFactors given;
+  f32* known;
 
   // A chunk of a tile.
   struct Chunk {
@@ -454,6 +457,8 @@ template <class Q, int BN> struct QuantWide {
       UNROLL for (u32 j = 0; j < AHEAD; j++) fetch<0>(now, j, 0);
       if (both) UNROLL for (u32 j = 0; j < SLICES; j++) fetch<1>(second, j, 1);
     }
+    f32 told[8];
+    if (!MANY && given.parts) ask_squares(told);
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
     if (BULK || !both) land<0>(0);
@@ -466,6 +471,7 @@ template <class Q, int BN> struct QuantWide {
     decode<0, 1>(f[1], stored);
     decode<0, 2>(f[2], stored);
     decode<0, 3>(f[3], stored);
+    if (!MANY && given.parts) find_factors(told);
     u32 turns = 0;
     while (more) {
       Chunk first = now;
@@ -486,6 +492,8 @@ template <class Q, int BN> struct QuantWide {
       warpgroup_wait<0>();
       UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
       first.place = more ? now.place ^ 1 : now.place;
+      // All warps know the factors that others have found.
+      if (!MANY && given.parts && !cuts) barrier();
       if (cuts) join_all(out, c, shares, first, cuts);
       else if (piece.to - piece.from == units || join(c, shares, piece.tile - shares.alone, units, piece.from == 0)) keep(out, c, first);
       UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
@@ -497,6 +505,21 @@ template <class Q, int BN> struct QuantWide {
     step<ODD, 1>(c, g, f, stored, out, now, then, more, fetches, turns);
     step<ODD, 2>(c, f, g, stored, out, now, then, more, fetches, turns);
     step<ODD, 3>(c, g, f, stored, out, now, then, more, fetches, turns);
+  }
+  // Squares of rows, of which a warp has eight, four lanes each: asked for when x is, and added up when the first weights are decoded.
+  GPU_METHOD void ask_squares(f32 (&told)[8]) const {
+    const u32 row = tid_x() / 32 * 8 + lane_id() / 4;
+    const auto part = [&](u32 p) { return row < given.height() && p < given.parts ? given.told(p, row) : 0.0f; };
+    UNROLL for (u32 i = 0; i < 8; i++) told[i] = part(lane_id() % 4 + 4 * i);
+    NO_UNROLL for (u32 first = 32; first < given.parts; first += 32)
+      UNROLL for (u32 i = 0; i < 8; i++) told[i] += part(first + lane_id() % 4 + 4 * i);
+  }
+  GPU_METHOD void find_factors(const f32 (&told)[8]) const {
+    f32 sum = 0;
+    UNROLL for (u32 i = 0; i < 8; i++) sum += told[i];
+    sum += shfl_xor(sum, 1);
+    sum += shfl_xor(sum, 2);
+    if (lane_id() % 4 == 0) known[tid_x() / 32 * 8 + lane_id() / 4] = given.of(sum);
   }
   // How many blocks have an even part of each tile.
   GPU_FN u32 cuts_of(const Shares& s) {
@@ -614,13 +637,14 @@ template <class Q, int BN> struct QuantWide {
   // What goes into results and would be waited for: of the rows of x, lane by lane, and of this lane's lines.
   struct Kept {
     f32 factors[(BN + 31) / 32], bias[2];
-    Vec<u16, 8> residual;
+    // Of the one vector that a lane has of those it stores, where it has no more.
     bool has_residual;
+    Vec<u16, 8> residual;
   };
   GPU_METHOD Kept kept_of(const Out& out, const Chunk& now) const {
     Kept kept;
     kept.has_residual = false;
-    UNROLL for (u32 i = 0; i < (BN + 31) / 32; i++) kept.factors[i] = i * 32 + lane_id() < rows ? factors()[i * 32 + lane_id()] : 0.0f;
+    UNROLL for (u32 i = 0; i < (BN + 31) / 32; i++) kept.factors[i] = i * 32 + lane_id() < rows ? (!MANY && given.parts ? known : factors())[i * 32 + lane_id()] : 0.0f;
     UNROLL for (u32 i = 0; i < 2; i++) kept.bias[i] = out.biased(now.group + tid_x() / 32, lane_id() / 4 + 8 * i, 0.0f);
     return kept;
   }
@@ -632,11 +656,11 @@ template <class Q, int BN> struct QuantWide {
     u32 local, first, b;
     GPU_METHOD Eight(u32 i, u32 per_row, u32 row, u32 stride) : local(i / per_row), first(i % per_row * 8), b(row + local / 8 * stride + local % 8) {}
   };
-  // The residual of what is stored below, where a lane has no more than one vector of it.
+  // Asked for while other blocks are waited for.
   GPU_METHOD void bring_residual(Kept& kept, const Out& out, const Chunk& now, u32 count, u32 row, u32 stride) const {
     const u32 group = now.group + tid_x() / 32, per_row = out.per_group() / 8, all = count * 8 * per_row;
-    kept.has_residual = out.residual && in_vectors(out) && all <= 32;
     const Eight eight(lane_id(), per_row, row, stride);
+    kept.has_residual = out.residual && in_vectors(out) && all <= 32;
     if (kept.has_residual && lane_id() < all && out.exists(group, eight.first, eight.b))
       kept.residual = *(const Vec<u16, 8>*)((const u16*)out.residual + out.at(group, eight.first, eight.b));
   }

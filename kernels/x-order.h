@@ -24,12 +24,37 @@ GPU_FN u32 ordered_from(u32 at, u32 order) {
 }
 
 // Where x goes in order, beside where it goes as it is: the form of quant-wide.h for up to 64 rows of f16, which are not lifted. `width`
-// elements to a row, a multiple of PIECE; `height` rows, a multiple of 8.
+// elements to a row, a multiple of PIECE. Where a norm comes between, elements are multiplied with its
+// weights `alpha`, and with `lower`, the power of two that leaves none of those above 1; the squares of a row follow from those
+// of each 128 elements, which lie behind the rows.
+// Fields are as kernels are given them, so that they lie in no register before they are used.
 struct OrderedRows {
   u16* to;
-  u32 order, width, height;
-  // 128 columns of a row from `column` on, a multiple of 128, by 32 lanes: each has made four of them and brings four to their places.
-  GPU_METHOD void put128(const Vec<u16, 4>& x, u32 row, u32 column) const {
+  const u16* alpha;
+  f64 lower;
+  u32 order, width, rows;
+  GPU_METHOD u32 height() const { return (rows + 7) / 8 * 8; }
+  GPU_METHOD u16* place(u32 row, u32 column, u32 at) const {
+    const u32 slice = column / PIECE * 4 + at / 64;
+    return to + ((size_t)slice * height() + row) * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8;
+  }
+  // N weights of the norm from `column` on, where there is one, and elements as it leaves them, but for the row's factor.
+  template <int N> GPU_METHOD Vec<u16, N> weights(u32 column) const { return alpha ? *(const Vec<u16, N>*)(alpha + column) : Vec<u16, N>{}; }
+  template <int N> GPU_METHOD Vec<u16, N> normed(const Vec<u16, N>& x, const Vec<u16, N>& by) const {
+    if (!alpha) return x;
+    Vec<u16, N> y;
+    UNROLL for (int j = 0; j < N; j++) y.v[j] = f32_to_f16(f16_to_f32(x.v[j]) * (f32)lower * f16_to_f32(by.v[j]));
+    return y;
+  }
+  template <int N> GPU_FN f32 squares(const Vec<u16, N>& x) {
+    f32 sum = 0;
+    UNROLL for (int j = 0; j < N; j++) sum = m_fma(f16_to_f32(x.v[j]), f16_to_f32(x.v[j]), sum);
+    return sum;
+  }
+  // 128 columns of a row from `column` on, a multiple of 128, by 32 lanes: each has made four of them, and has their weights, and brings
+  // four to their places.
+  GPU_METHOD void put128(const Vec<u16, 4>& made, const Vec<u16, 4>& by, u32 row, u32 column) const {
+    const Vec<u16, 4> x = normed(made, by);
     const u32 half = column / 128 % 2, at = order == QUANT_ORDER_ANY ? 128 * half + 4 * lane_id() : 8 * lane_id() + 4 * half;
     Vec<u16, 4> four;
     UNROLL for (u32 j = 0; j < 4; j++) {
@@ -37,11 +62,27 @@ struct OrderedRows {
       const u32 first = shfl(x.v[0] | (u32)x.v[1] << 16, lane), second = shfl(x.v[2] | (u32)x.v[3] << 16, lane);
       four.v[j] = (u16)((from & 2u ? second : first) >> from % 2 * 16);
     }
-    const u32 slice = column / PIECE * 4 + at / 64;
-    put(to + ((size_t)slice * height + row) * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8, four);
+    put(place(row, column, at), four);
+    if (!alpha) {
+      if (column == 0) tell(row, 0, 1);
+      return;
+    }
+    f32 sum = squares(made);
+    UNROLL for (u32 mask = 16; mask; mask /= 2) sum += shfl_xor(sum, mask);
+    if (lane_id() == 0) tell(row, column / 128, sum);
   }
-  // What the products of a row are to be multiplied with.
-  GPU_METHOD void put_factor(u32 row) const { ((f32*)(to + (size_t)height * width))[row] = 1; }
+  // What the products of a row are to be multiplied with, or the squares of 128 elements.
+  GPU_METHOD void tell(u32 row, u32 part, f32 x) const { ((f32*)(to + (size_t)height() * width))[part * height() + row] = x; }
+};
+
+// What the products of a row of x in order are multiplied with: it is told, or `parts` sums of squares are, of rows of k elements.
+struct RowFactors {
+  const u16* x;
+  u32 parts, rows, k;
+  f64 raise, eps;
+  GPU_METHOD u32 height() const { return (rows + 7) / 8 * 8; }
+  GPU_METHOD f32 told(u32 part, u32 row) const { return ((const f32*)(x + (size_t)height() * k))[part * height() + row]; }
+  GPU_METHOD f32 of(f32 squares) const { return (f32)raise / m_sqrt(squares / (f32)k + (f32)eps); }
 };
 
 }  // namespace gpu

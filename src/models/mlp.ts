@@ -5,7 +5,7 @@ import { architectureOf } from "./architectures/index.ts";
 import type { Activation, ModelConfig, PlainActivation } from "./config.ts";
 import { Mixture } from "./experts/mixture.ts";
 import { reducedFeedForward } from "./sharding/reduced.ts";
-import type { Around, Place, Projection, Weights } from "./weights/weights.ts";
+import { type Around, nextOf, type Place, type Projection, type Weights } from "./weights/weights.ts";
 
 export interface FeedForward {
   /** x (n, hidden) → (n, hidden); `around` is the norm before and the residual after. */
@@ -58,7 +58,10 @@ class GatedMlp implements FeedForward {
   }
 
   forward(x: Tensor, { norm, ...after }: Around = {}): Tensor {
-    return this.#down.forward(this.#gateUp.forward(x, { norm, glu: this.#activation, next: this.#down.type }), after);
+    return this.#down.forward(
+      this.#gateUp.forward(x, { norm, glu: this.#activation, next: nextOf(this.#down.type) }),
+      after,
+    );
   }
 }
 

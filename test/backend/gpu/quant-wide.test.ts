@@ -83,40 +83,67 @@ it.each([
   expect(Math.sqrt(difference / norm)).toBeLessThan(bounds.f16);
 });
 
-/** Of the gates' result: in order beside, it gives the same sums as when it is brought into order. */
+/** Rows of f16 in order beside give the sums that they give when they are brought into order; with a norm between, nearly. */
 it.each([
-  ["Q4_0", "Q4_0", true],
-  ["Q8_0", "Q4_0", true],
-  ["Q4_0", "Q8_0", false],
-  ["Q8_0", "Q6_K", true],
-] as const)("%s by boxes to the order of %s, a gate: %s", (type, next, isGated) => {
+  ["Q4_0", "Q4_0", true, false],
+  ["Q8_0", "Q4_0", true, false],
+  ["Q4_0", "Q8_0", false, true],
+  ["Q8_0", "Q6_K", true, false],
+  ["Q4_0", "Q4_0", false, true],
+] as const)("%s by boxes to the order of %s, a gate: %s, a norm: %s", (type, next, isGated, isNormed) => {
   const device = deviceWith("sm_90a", 0, 1);
   const gpu = device.backend as GpuBackend;
   const [rows, n, k] = [19, 512 * (isGated ? 2 : 1), 1536];
-  const random = (count: number, seed: number) =>
-    Array.from({ length: count }, (_, i) => ((Math.imul(i + seed, 2654435761) >>> 8) % 1001) / 5000 - 0.1);
-  const quantized = (lines: number, columns: number, of: QuantType) =>
-    at(
-      QTensor.quantize(Tensor.from(random(lines * columns, 7)).reshape([lines, columns]), of).toDeviceSync(device)
-        .blocks,
+  const quantized = (lines: number, columns: number, of: QuantType) => {
+    const w = Tensor.from(small(lines * columns, 7)).reshape([lines, columns]);
+    return at(QTensor.quantize(w, of).toDeviceSync(device).blocks);
+  };
+  const given = (count: number, seed: number, times = 1) =>
+    Tensor.from(
+      small(count, seed).map((x) => x * times),
+      { device, dtype: "f16" },
     );
-  const x = Tensor.from(random(rows * k, 91), { device, dtype: "f16" });
+  const [x, alpha] = [given(rows * k, 91), given(512, 17, 70)];
   const [y, ordered] = [512, 1024].map((columns) => Tensor.full([24, columns], Number.NaN, { device, dtype: "f16" }));
   const shape = { rows, n, k };
   const added = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: isGated ? gluNumbers.silu : 0 };
-  const to = { ordered: at(ordered!), order: orderOf(next) };
+  const between = isNormed ? { next_alpha: at(alpha), lower: 1 / 8 } : { next_alpha: 0, lower: 1 };
+  const to = { ordered: at(ordered!), order: orderOf(next), ...between };
   const weights = { w: quantized(n, k, type), map: 0 };
   multiplyFlow(gpu, planQuantFlow(shape, type, 1)!, "f16", at(x), weights, shape, at(y!), added, to);
   const down = quantized(40, 512, next);
-  const [one, other] = [0, to.ordered].map((ready) => {
+  const came = { x: to.ordered, told: isNormed ? 4 : 0, raise: 1 / between.lower };
+  const small512 = { rows, n: 40, k: 512 };
+  const behind = { ...added, glu: 0, alpha: isNormed ? at(alpha) : 0, eps: 1e-3 };
+  const run = (own: typeof came | null, byBoxes: boolean) => {
     const out = Tensor.full([rows, 40], Number.NaN, { device, dtype: "f16" });
-    multiplyWide(gpu, next, "f16", at(y!), down, { rows, n: 40, k: 512 }, at(out), { ...added, glu: 0, ready });
-    return Array.from(out.dataSync());
-  });
-  expect(one!.every(Number.isFinite)).toBe(true);
-  expect(other).toEqual(one);
+    const all = { ...behind, came: own };
+    if (!byBoxes) multiplyWide(gpu, next, "f16", at(y!), down, small512, at(out), all);
+    else {
+      const plan = planQuantFlow({ ...small512, k: 1536 }, next, 1)!;
+      multiplyFlow(gpu, plan, "f16", at(y!), { w: down, map: 0 }, small512, at(out), all);
+    }
+    return Array.from(out.dataSync() as Float32Array);
+  };
+  const wanted = run(null, false);
+  expect(wanted.every(Number.isFinite)).toBe(true);
+  for (const byBoxes of next === "Q6_K" ? [false] : [false, true]) {
+    const found = run(came, byBoxes);
+    if (!isNormed) expect(found).toEqual(wanted);
+    else expect(apart(found, wanted)).toBeLessThan(bounds.f16);
+  }
 });
 
+const small = (count: number, seed: number) =>
+  Array.from({ length: count }, (_, i) => ((Math.imul(i + seed, 2654435761) >>> 8) % 1001) / 5000 - 0.1);
+function apart(found: readonly number[], wanted: readonly number[]): number {
+  let [difference, norm] = [0, 0];
+  for (const [i, x] of found.entries()) {
+    difference += (x - wanted[i]!) ** 2;
+    norm += wanted[i]! ** 2;
+  }
+  return Math.sqrt(difference / norm);
+}
 const bounds = { f16: 1e-3, bf16: 4e-3 } as const;
 interface Product {
   readonly type: QuantType;
