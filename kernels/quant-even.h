@@ -1,4 +1,4 @@
-// The product of up to 16 rows with quantized weights: y (batch, n) = f(x (batch, k) · W (n, k)ᵀ + bias) + residual in halves; weights and
+// The product of up to ROWS rows, 8 or 16, with quantized weights: y (batch, n) = f(x (batch, k) · W (n, k)ᵀ + bias) + residual in halves; weights and
 // x are multiplied in f16, sums are in f32. For types and rows that are whole pieces of 256 (quant-pieces.h).
 //
 // A block has some groups of 16 rows of W, or, of `cuts` blocks, its part of k of them, and all of x that goes with it, which lies in
@@ -17,8 +17,8 @@
 
 #if GPU_WARPGROUPS
 namespace gpu {
-template <class Q, u32 WAY = 0> struct QuantEven {
-  static constexpr u32 ROWS = 16, LINES = 16, PLACES = QUANT_EVEN_PLACES, SLICE = WIDE_ROW, SLICES = PIECE / SLICE, VALUES = ROWS * LINES / 32;
+template <class Q, u32 ROWS> struct QuantEven {
+  static constexpr u32 N = ROWS / 8, LINES = 16, PLACES = QUANT_EVEN_PLACES, SLICE = WIDE_ROW, SLICES = PIECE / SLICE, VALUES = ROWS * LINES / 32;
   // Pieces of lines lie one by one, an odd number of vectors each, so that eight hit all banks.
   static constexpr u32 BYTES = PIECE / Q::Elements * Q::Bytes, PITCH = BYTES / 4, PLACE = LINES * PITCH;
   static_assert(BYTES / 16 % 2 == 1 && BYTES % 16 == 0, "");
@@ -34,27 +34,21 @@ template <class Q, u32 WAY = 0> struct QuantEven {
     const BoxMap* map;
     f32* parts;
     u32* counters;
-    u32 k, cuts, part, plain;
+    u32 k, cuts, part;
   };
 
-  // x of two steps, and of N eights of rows: lanes name rows of 8 × 8 halves, whose pieces are mixed.
-  template <u32 N> struct Right {
+  // x of two steps, of all eights of rows: lanes name rows of 8 × 8 halves, whose vectors are mixed.
+  typedef MatrixRef Refs[2 * N];
+  struct Right {
     u32 v[N][4];
-    typedef u32 Offsets[2 * N];
-    GPU_FN void offsets(Offsets& at) {
+    GPU_FN void refs(Refs& at, const u16* x) {
       const u32 m = lane_id() / 8, r = lane_id() % 8;
-      UNROLL for (u32 i = 0; i < 2 * N; i++) at[i] = (N == 2 ? m / 2 * 8 + r : r) * SLICE + ((N == 2 ? 2 * i + m % 2 : 4 * i + m) ^ r) * 8;
+      UNROLL for (u32 i = 0; i < 2 * N; i++) at[i] = matrix_ref(x).plus((N == 2 ? m / 2 * 8 + r : r) * SLICE + ((N == 2 ? 2 * i + m % 2 : 4 * i + m) ^ r) * 8);
     }
-    template <u32 PAIR> GPU_METHOD void load(const MatrixRef (&at)[2 * N]) {
-      UNROLL for (u32 i = 0; i < N; i++) load_matrices(v[i], at[PAIR % 2 * N + i].plus(PAIR / 2 * N * 8 * SLICE));
+    template <u32 PAIR> GPU_METHOD void load(const Refs& at) {
+      UNROLL for (u32 i = 0; i < N; i++) load_matrices(v[i], at[PAIR % 2 * N + i].plus(PAIR / 2 * ROWS * SLICE));
     }
-    template <u32 PAIR> GPU_METHOD void load_fragments(const u16* x) {
-      UNROLL for (u32 i = 0; i < N; i++) {
-        const Words4 w = *(const Words4*)(x + (PAIR * N + i) * 256 + lane_id() * 8);
-        UNROLL for (u32 j = 0; j < 4; j++) v[i][j] = w.v[j];
-      }
-    }
-    GPU_METHOD const u32* of(u32 step, u32 tile) const { return WAY & 4 ? v[tile] + 2 * step : N == 2 ? v[step] + 2 * tile : v[0] + 2 * step; }
+    GPU_METHOD const u32* of(u32 step, u32 tile) const { return N == 2 ? v[step] + 2 * tile : v[0] + 2 * step; }
   };
   // A piece of 16 lines, two blocks to each lane.
   struct Piece {
@@ -66,67 +60,33 @@ template <class Q, u32 WAY = 0> struct QuantEven {
         w[1][h].template load<1>(line);
       }
     }
-    template <u32 B, u32 I, u32 N> GPU_METHOD void step(Sums& acc, const Right<N>& right) const {
+    template <u32 B, u32 I> GPU_METHOD void step(Sums& acc, const Right& right) const {
       u32 left[4];
       UNROLL for (u32 h = 0; h < 2; h++) w[B][h].template decode<I>(left[h], left[2 + h]);
       UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[j], left, right.of(I % 2, j));
     }
     // Steps of both blocks in turns, with sums of their own, whose products need not wait for each other.
-    template <u32 I, u32 N> GPU_METHOD void multiply_fragments(Sums& acc, Sums& others, const u16* x) const {
+    template <u32 I> GPU_METHOD void steps(Sums& acc, Sums& others, const Refs& x) const {
       if constexpr (I < 8) {
-        Right<N> right[2];
-        right[0].template load_fragments<I / 2>(x);
-        right[1].template load_fragments<4 + I / 2>(x);
-        step<0, I>(acc, right[0]);
-        step<1, I>(others, right[1]);
-        step<0, I + 1>(acc, right[0]);
-        step<1, I + 1>(others, right[1]);
-        multiply_fragments<I + 2, N>(acc, others, x);
-      }
-    }
-    template <u32 I, u32 N> GPU_METHOD void pipe(Sums& acc, Sums& others, const MatrixRef (&x)[2 * N], const Right<N> (&right)[2]) const {
-      if constexpr (I < 8) {
-        Right<N> next[2];
-        if constexpr (I + 2 < 8) {
-          next[0].template load<I / 2 + 1>(x);
-          next[1].template load<5 + I / 2>(x);
-        }
-        step<0, I>(acc, right[0]);
-        step<1, I>(others, right[1]);
-        step<0, I + 1>(acc, right[0]);
-        step<1, I + 1>(others, right[1]);
-        pipe<I + 2, N>(acc, others, x, next);
-      }
-    }
-    template <u32 I, u32 N> GPU_METHOD void multiply(Sums& acc, Sums& others, const MatrixRef (&x)[2 * N]) const {
-      if constexpr (WAY & 1) {
-        Right<N> right[2];
-        right[0].template load<0>(x);
-        right[1].template load<4>(x);
-        pipe<0, N>(acc, others, x, right);
-      } else if constexpr (I < 8) {
-        Right<N> right[2];
+        Right right[2];
         right[0].template load<I / 2>(x);
         right[1].template load<4 + I / 2>(x);
         step<0, I>(acc, right[0]);
         step<1, I>(others, right[1]);
         step<0, I + 1>(acc, right[0]);
         step<1, I + 1>(others, right[1]);
-        multiply<I + 2, N>(acc, others, x);
+        steps<I + 2>(acc, others, x);
       }
     }
+    // acc += the piece, with that of x from `x` on.
+    GPU_METHOD void multiply(Sums& acc, const u16* x) const {
+      Refs refs;
+      Right::refs(refs, x);
+      Sums others = {};
+      steps<0>(acc, others, refs);
+      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += others[e / 4][e % 4];
+    }
   };
-  // acc += a piece, with the piece of x from `x` on.
-  template <u32 N> GPU_FN void multiply(Sums& acc, const Piece& piece, const u16* x) {
-    typename Right<N>::Offsets at;
-    Right<N>::offsets(at);
-    MatrixRef refs[2 * N];
-    UNROLL for (u32 i = 0; i < 2 * N; i++) refs[i] = matrix_ref(x).plus(at[i]);
-    Sums others = {};
-    if constexpr (WAY & 4) piece.template multiply_fragments<0, N>(acc, others, x);
-    else piece.template multiply<0, N>(acc, others, refs);
-    UNROLL for (u32 e = 0; e < 4 * N; e++) acc[e / 4][e % 4] += others[e / 4][e % 4];
-  }
 
   // What becomes of a group's sums, which a lane has of one row of x by eight lines side by side, or with a gate by four and four.
   struct Turned {
@@ -201,61 +161,6 @@ template <class Q, u32 WAY = 0> struct QuantEven {
     if (there) turned.store(group, scratch, added);
     wave_sync();
   }
-  // x that lies as it is comes into order here, in f16: of bf16 with other exponents, a row that is too large or too small for them lifted by
-  // a power of two so that its largest is near 2^15. Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have
-  // those of up to 2^12: f16 has as many bits as bf16 of what is above 2^-20.
-  static constexpr u32 PLAIN = 137, AS_IT_IS = 141;
-  GPU_FN void order(u32* x, u32* largest, f32* factors, const Given& g, const Out& out, u32 first, u32 pieces) {
-    const u32 rows = height(out), count = pieces * rows, warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id();
-    const bool halves = out.dtype == DTYPE_f16;
-    // A warp takes a row's piece: vector v of it to where it would lie in order, and from there the words that make vector v in order.
-    const auto at = [&](u32 i, u32 slice, u32 element) { return x + ((i / rows * SLICES + slice) * rows + i % rows) * (SLICE / 2) + ((element / 8 ^ i % 8) * 8 + element % 8) / 2; };
-    const auto bring = [&](u32 i, bool wanted) {
-      const bool there = wanted && i % rows < out.batch;
-      copy16_async((void*)at(wanted ? i : 0, lane / 8, lane % 8 * 8), g.x + (there ? (size_t)(i % rows) * g.k + (first + i / rows) * PIECE + lane * 8 : 0), there, wanted);
-    };
-    const u32 step = lane / 2, second = lane % 2;
-    u32 from[2];
-    UNROLL for (u32 j = 0; j < 2; j++) from[j] = piece_from(step / 2, 0, step % 2 * 2 + j, QuantSlice<Q>::ORDER);
-    const auto place = [&](u32 i, bool wanted, u32 near) {
-      const u32 least = (near - 29) * 0x00800080u;
-      u32 most = 0;
-      Words4 to;
-      UNROLL for (u32 t = 0; t < 4; t++) {
-        const u32 one = wanted ? *at(i, t, from[0]) : 0, two = wanted ? *at(i, t, from[1]) : 0;
-        const u32 raw = second ? one >> 16 | (two & 0xffff0000u) : (one & 0xffffu) | two << 16, magnitude = raw & 0x7fff7fffu;
-        most = larger_of_pairs(most, magnitude);
-        to.v[t] = halves ? raw : (larger_of_pairs(magnitude, least) - least) << 3 | (raw & 0x80008000u);
-      }
-      wave_sync();
-      if (wanted) store_shared<4>(at(i, lane / 8, lane % 8 * 8), 0, to);
-      return most > most << 16 ? most >> 16 : most & 0xffffu;
-    };
-    NO_UNROLL for (u32 i = warp; i < count; i += warps) bring(i, true);
-    copies_wait();
-    wave_sync();
-    NO_UNROLL for (u32 base = 0; base < count; base += warps) {
-      const u32 i = base + warp, most = warp_most(place(i, i < count, PLAIN));
-      if (lane == 0 && i < count) largest[i] = most;
-    }
-    barrier();
-    u32 most = 0;
-    for (u32 i = lane; lane < rows && i < count; i += rows) most = largest[i] > most ? largest[i] : most;
-    const u32 exponent = most >> 7;
-    const bool odd = !halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1);
-    const u32 near = halves ? AS_IT_IS : !odd ? PLAIN : exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
-    if (warp == 0 && lane < ROWS) factors[lane] = f32_from_bits((near - 14) << 23);
-    if (warp_most(odd)) NO_UNROLL for (u32 base = 0; base < count; base += warps) {
-      const u32 i = base + warp, own = shfl(near, i % rows);
-      const bool again = i < count && own != PLAIN;
-      bring(i, again);
-      copies_wait();
-      wave_sync();
-      place(i, again, own);
-    }
-  }
-  GPU_FN u32 height(const Out& out) { return (out.batch + 7) / 8 * 8; }
-
   // Which piece of which group; groups and pieces are counted from the block's first.
   struct Cursor {
     u32 at, group, piece;
@@ -273,13 +178,12 @@ template <class Q, u32 WAY = 0> struct QuantEven {
     const auto begin_of = [&](u32 w) { return w * units / warps; };
     const u32 from = uniform(begin_of(warp)), to = uniform(begin_of(warp + 1));
     // Shared memory: x, the places of each warp (boxes begin at multiples of 128 bytes), and their signals.
-    const u32 x_words = height(out) * PIECE / 2;
-    u32* const all_places = shared + most * (ROWS * PIECE / 2);
+    constexpr u32 X_WORDS = ROWS * PIECE / 2;
+    u32* const all_places = shared + most * X_WORDS;
     u32* const places = all_places + warp * PLACES * PLACE;
     Signal* const x_there = (Signal*)(all_places + warps * PLACES * PLACE);
     Signal* const landed = x_there + most + warp * PLACES;
     f32* const factors = (f32*)(x_there + most + warps * PLACES);
-    u32* const largest = (u32*)(factors + ROWS);
 
     Cursor sent{from, from / pieces, from % pieces};
     u32 next = 0;
@@ -310,16 +214,13 @@ template <class Q, u32 WAY = 0> struct QuantEven {
     }
     NO_UNROLL for (u32 i = 0; i < PLACES; i++) send();
     wait_for_previous();
-    if (g.plain) order(shared, largest, factors, g, out, first, pieces);
-    else {
-      if (tid_x() < ROWS) factors[tid_x()] = tid_x() < height(out) ? ((const f32*)(g.x + (size_t)height(out) * g.k))[tid_x()] : 0.0f;
-      if (!BOX_COPIES) for (u32 i = tid_x(); i < pieces * x_words; i += bdim_x()) shared[i] = ((const u32*)g.x)[(size_t)first * x_words + i];
-      else NO_UNROLL for (u32 c = warp; c < pieces; c += warps)
-        if (one_lane()) {
-          expect_bytes(x_there + c, 4 * x_words);
-          copy_bulk(shared + c * x_words, g.x + (size_t)(first + c) * 2 * x_words, 4 * x_words, x_there + c);
-        }
-    }
+    if (tid_x() < ROWS) factors[tid_x()] = ((const f32*)(g.x + (size_t)ROWS * g.k))[tid_x()];
+    if (!BOX_COPIES) for (u32 i = tid_x(); i < pieces * X_WORDS; i += bdim_x()) shared[i] = ((const u32*)g.x)[(size_t)first * X_WORDS + i];
+    else NO_UNROLL for (u32 c = warp; c < pieces; c += warps)
+      if (one_lane()) {
+        expect_bytes(x_there + c, 4 * X_WORDS);
+        copy_bulk(shared + c * X_WORDS, g.x + (size_t)(first + c) * 2 * X_WORDS, 4 * X_WORDS, x_there + c);
+      }
     const Turned turned(out);
     // What is added was made long ago, and lies in the cache no longer.
     if (out.residual)
@@ -338,16 +239,11 @@ template <class Q, u32 WAY = 0> struct QuantEven {
       else bring(c, there);
       Piece piece;
       piece.load(there ? words : shared);
-      if ((WAY & 2) && !alone) {
-        wave_sync();
-        send();
-      }
       const Vec<u16, 8> added = turned.added(begin + c.group, alone);
-      if (BOX_COPIES && !g.plain) await_signal(x_there + c.piece, 0);
-      const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * x_words);
+      if (BOX_COPIES) await_signal(x_there + c.piece, 0);
+      const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * X_WORDS);
       Sums none = {};
-      if (out.batch > 8) multiply<2>(there ? acc : none, piece, x);
-      else multiply<1>(there ? acc : none, piece, x);
+      piece.multiply(there ? acc : none, x);
       wave_sync();
       if (GPU_TILE_LOCKSTEP || alone) {
         Sums total;
@@ -362,7 +258,7 @@ template <class Q, u32 WAY = 0> struct QuantEven {
         UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
       }
       if (there) c.advance(pieces);
-      if (!(WAY & 2) || alone) send();
+      send();
       if (BOX_COPIES && ++place == PLACES) place = 0, phase ^= 1;
     }
     // A group that several warps have: the first that a warp takes in the first of its slots, the last in the other.

@@ -40,7 +40,7 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
     return existing([
       ...(["", "_32", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}` as const)),
       ...weights.map((type) => `quant_batch_${type}` as const),
-      ...evenQuants.filter((type) => weights.includes(type)).map((type) => `quant_even_${type}` as const),
+      ...evenQuants.filter((type) => weights.includes(type)).map((type) => `quant_even_16_${type}` as const),
       ...(["32", "64"] as const).flatMap((size) =>
         flowQuants.filter((type) => weights.includes(type)).map((type) => `quant_flow_${size}_${type}` as const),
       ),

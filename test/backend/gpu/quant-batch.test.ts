@@ -85,35 +85,54 @@ it.each([
   }
 });
 
+/** Through the op, which has no boxes on the simulator, and by boxes. */
 it.each([
-  [11, 88, 288],
-  [27, 88, 256],
-])("normalises, adds biases, opens gates and adds a residual: %i rows", (rows, n, k) => {
-  const q = QTensor.quantize(Tensor.from(random(n * k, 3)).reshape([n, k]), "Q8_0");
-  const [x, weight, bias] = [
-    given(random(rows * k, 5), [rows, k], "f16"),
-    given(random(k, 6), [k], "f16"),
-    given(random(n, 8), [n], "f16"),
-  ];
-  const residual = given(random((rows * n) / 2, 9), [rows, n / 2], "f16");
-  const params = { norm: { weight, eps: 1e-5 }, bias, glu: "silu", residual } as const;
-  const blocks = q.toDeviceSync(device).blocks;
-  const y = read(compute(device.backend as GpuBackend, "linear", [rows, n / 2], x, blocks, "Q8_0", params));
-  const from = read(x);
-  const scaled = from.map((value, i) => {
-    const row = from.slice(Math.floor(i / k) * k, Math.floor(i / k) * k + k);
-    const mean = row.reduce((sum, v) => sum + v * v, 0) / k;
-    return (value / Math.sqrt(mean + 1e-5)) * read(weight)[i % k]!;
-  });
-  const all = product(scaled, q.dequantize().dataSync() as Float32Array, rows, n, k);
-  const biases = read(bias);
-  const wanted = read(residual).map((value, i) => {
-    const [row, column] = [Math.floor(i / (n / 2)), i % (n / 2)];
-    const gate = all[row * n + column]! + biases[column]!;
-    return value + (gate / (1 + Math.exp(-gate))) * (all[row * n + n / 2 + column]! + biases[n / 2 + column]!);
-  });
-  expect(error(y, wanted)).toBeLessThan(2e-3);
-});
+  [11, 88, 288, false, true],
+  [27, 88, 256, false, true],
+  [11, 88, 512, true, true],
+  [7, 40, 1024, true, false],
+])(
+  "normalises, adds biases, opens gates and adds a residual: %i rows (%i, %i), boxes %s, gate %s",
+  (rows, n, k, byBoxes, isGated) => {
+    const q = QTensor.quantize(Tensor.from(random(n * k, 3)).reshape([n, k]), "Q8_0");
+    const columns = isGated ? n / 2 : n;
+    const [x, weight, bias] = [
+      given(random(rows * k, 5), [rows, k], "f16"),
+      given(random(k, 6), [k], "f16"),
+      given(random(n, 8), [n], "f16"),
+    ];
+    const residual = given(random(rows * columns, 9), [rows, columns], "f16");
+    const blocks = q.toDeviceSync(device).blocks;
+    const gpu = device.backend as GpuBackend;
+    const layer = (): Tensor => {
+      if (!byBoxes) {
+        const params = { norm: { weight, eps: 1e-5 }, bias, glu: "silu", residual } as const;
+        return compute(gpu, "linear", [rows, columns], x, blocks, "Q8_0", params);
+      }
+      const y = given(new Array(rows * columns).fill(Number.NaN), [rows, columns], "f16");
+      const plan = planQuantEven({ rows, n, k }, "Q8_0", 3)!;
+      const glu = isGated ? gluNumbers.silu : 0;
+      const added = { alpha: at(weight), eps: 1e-5, bias: at(bias), residual: at(residual), glu };
+      multiplyEven(gpu, plan, "f16", at(x), { w: at(blocks), map: 0 }, { rows, n, k }, at(y), added);
+      return y;
+    };
+    const from = read(x);
+    const scaled = from.map((value, i) => {
+      const row = from.slice(Math.floor(i / k) * k, Math.floor(i / k) * k + k);
+      const mean = row.reduce((sum, v) => sum + v * v, 0) / k;
+      return (value / Math.sqrt(mean + 1e-5)) * read(weight)[i % k]!;
+    });
+    const all = product(scaled, q.dequantize().dataSync() as Float32Array, rows, n, k);
+    const biases = read(bias);
+    const wanted = read(residual).map((value, i) => {
+      const [row, column] = [Math.floor(i / columns), i % columns];
+      const gate = all[row * n + column]! + biases[column]!;
+      if (!isGated) return value + gate;
+      return value + (gate / (1 + Math.exp(-gate))) * (all[row * n + n / 2 + column]! + biases[n / 2 + column]!);
+    });
+    expect(error(read(layer()), wanted)).toBeLessThan(2e-3);
+  },
+);
 
 it.each([
   ["Q4_K", 6],

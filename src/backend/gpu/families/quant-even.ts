@@ -6,8 +6,9 @@ import { productDefines } from "./product.ts";
 import { planOrder, type QuantOrderPlan, quantOrders } from "./quant-wide.ts";
 import { streamDefines } from "./quantized.ts";
 
-/** Rows of x, and of weights that a warp takes at a time, by pieces of so many weights. */
-export const QUANT_EVEN_ROWS = 16;
+/** Rows of x. */
+const sizes = ["8", "16"] as const;
+/** Rows of weights that a warp takes at a time, by pieces of so many weights. */
 const LINES = 16;
 const PIECE = 256;
 /** Pieces of a warp that are on their way or multiplied. */
@@ -17,12 +18,11 @@ const QUANT_EVEN_WARPS = 16;
 const SHARED = sharedBudget("sm_90a") - 1024;
 /** Warps for a block of few pieces, and of many; and where many begin. */
 const FEW_WARPS = 8;
-const MANY_WARPS = 12;
+const MANY_WARPS = 16;
 const MANY_PIECES = 64;
 const MOST_CUTS = 8;
-/** What takes time, in pieces of a block, measured: bringing a piece of x that is in order or has to come into it, and adding up what several blocks have. */
+/** What takes time, in pieces of a block, measured: bringing a piece of x, and adding up what several blocks have. */
 const X_COST = 0.15;
-const PLAIN_COST = 1;
 const JOIN_COST = 3;
 
 /** Types that have such kernels (kernels/quant-pieces.h). */
@@ -31,7 +31,7 @@ type Evenly = keyof typeof evenly;
 export const evenQuants = Object.values(evenly);
 
 export interface QuantEvenPlan {
-  readonly kernel: `quant_even_${(typeof evenly)[Evenly]}`;
+  readonly kernel: `quant_even_${(typeof sizes)[number]}_${(typeof evenly)[Evenly]}`;
   readonly order: QuantOrderPlan;
   /** Floats of memory for what blocks that share groups of rows add up. */
   readonly scratch: number;
@@ -51,9 +51,10 @@ export function planQuantEven(
   shape: { readonly rows: number; readonly n: number; readonly k: number },
   type: QuantType,
   multiprocessors: number,
-  isPlain = false,
 ): QuantEvenPlan | null {
-  if (!(type in evenly) || shape.k % PIECE !== 0 || shape.rows > QUANT_EVEN_ROWS) return null;
+  const size = sizes.find((most) => shape.rows <= Number(most));
+  if (!(type in evenly) || shape.k % PIECE !== 0 || size === undefined) return null;
+  const rows = Number(size);
   const { size: elements, bytes } = quantTypes[type];
   const pieces = shape.k / PIECE;
   const pieceBytes = (PIECE / elements) * bytes;
@@ -65,18 +66,18 @@ export function planQuantEven(
     const most = Math.ceil(pieces / cuts);
     const shares = Math.min(groups, Math.floor(multiprocessors / cuts));
     const dealt = Math.ceil(groups / shares) * most;
-    // x, a signal for each of its pieces and the largest of each row's, their factors; and places with signals.
-    const x = most * (2 * QUANT_EVEN_ROWS * PIECE + 8 + 4 * QUANT_EVEN_ROWS) + 4 * QUANT_EVEN_ROWS;
+    // x, a signal for each of its pieces, what rows are multiplied with; and places with signals.
+    const x = most * (2 * rows * PIECE + 8) + 4 * rows;
     const fit = Math.floor((SHARED - x) / (QUANT_EVEN_PLACES * (LINES * pieceBytes + 8)) / 4) * 4;
     const warps = Math.min(fit, dealt > MANY_PIECES ? MANY_WARPS : FEW_WARPS);
-    const cost = dealt + (isPlain ? PLAIN_COST : X_COST) * most + (cuts > 1 ? JOIN_COST + cuts : 0);
+    const cost = dealt + X_COST * most + (cuts > 1 ? JOIN_COST + cuts : 0);
     if (warps < FEW_WARPS || cost >= least) continue;
     least = cost;
     const shared = x + warps * QUANT_EVEN_PLACES * (LINES * pieceBytes + 8);
     best = {
-      kernel: `quant_even_${evenly[type as Evenly]}`,
-      order: planOrder(shape, type, QUANT_EVEN_ROWS),
-      scratch: cuts === 1 ? 0 : cuts * groups * LINES * QUANT_EVEN_ROWS,
+      kernel: `quant_even_${size}_${evenly[type as Evenly]}`,
+      order: planOrder(shape, type, rows),
+      scratch: cuts === 1 ? 0 : cuts * groups * LINES * rows,
       boxes: { pieces, pieceBytes, lines: LINES },
       // More than half of it, so that blocks which begin while others end do not gather where there is room.
       launch: { cuts, threads: 32 * warps, blocks: shares * cuts, shared_bytes: Math.max(shared, SHARED / 2 + 1024) },
@@ -88,9 +89,10 @@ export function planQuantEven(
 export const quantEven = [
   family({
     file: "quant-even",
-    pattern: "quant_even_{Q}",
-    over: { Q: evenQuants },
-    args: "x* w* map* bias* residual* out* parts* counters* n k batch:u32 glu:u32 cuts:u32 plain:u32 dtype:u32",
+    pattern: "quant_even_{size}_{Q}",
+    over: { size: sizes, Q: evenQuants },
+    apart: ["size"],
+    args: "x* w* map* bias* residual* out* parts* counters* n k batch:u32 glu:u32 cuts:u32 dtype:u32",
     plan: "threads blocks shared_bytes",
     defines: {
       ...{ ...streamDefines, ...productDefines, QUANT_EVEN_PLACES, QUANT_EVEN_WARPS },

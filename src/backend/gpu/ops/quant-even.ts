@@ -21,18 +21,13 @@ export function multiplyEven(
   out: number,
   { alpha, eps, ...added }: Added = nothing,
 ): void {
-  const run = (from: number, parts: number, plain: 0 | 1): void =>
+  gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
+    gpu.launch(`quant_order_${dtype}`, { x, alpha, out: ordered, rows, k, eps, ...order });
     gpu.launch(kernel, {
-      ...{ x: from, w, map, out, parts, counters: gpu.counters, n, k, batch: rows, plain },
+      ...{ x: ordered, w, map, out, parts: ordered + order.bytes, counters: gpu.counters, n, k, batch: rows },
       ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
     });
-  // Without a norm, blocks bring their part of x into order: a kernel before them would take longer.
-  if (!alpha) gpu.temporary(4 * scratch, (parts) => run(x, parts, 1));
-  else
-    gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
-      gpu.launch(`quant_order_${dtype}`, { x, alpha, out: ordered, rows, k, eps, ...order });
-      run(ordered, ordered + order.bytes, 0);
-    });
+  });
 }
 
 /** x (…, k) · wᵀ, where takesWide; null where x has too many rows, or weights have no map of boxes. */
@@ -41,8 +36,7 @@ export function evenLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const k = x.layout.shape.at(-1)!;
   const rows = numel(x.layout.shape.slice(0, -1));
   const n = w.layout.shape[0]!;
-  const plan =
-    rows === 0 || n === 0 || k === 0 ? null : planQuantEven({ rows, n, k }, type, gpu.multiprocessors, !p.norm);
+  const plan = rows === 0 || n === 0 || k === 0 ? null : planQuantEven({ rows, n, k }, type, gpu.multiprocessors);
   if (!plan || at(w) % 16 !== 0) return null;
   const { lines, ...pieces } = plan.boxes;
   const halves = p.glu ? 2 : 1;
