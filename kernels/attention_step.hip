@@ -17,6 +17,7 @@
 #include "attention-parts.h"
 #include "head-norm.h"
 #include "turn.h"
+#include "x-order.h"
 namespace gpu {
 
 template <class T> struct Stepping {
@@ -30,6 +31,7 @@ template <class T> struct Stepping {
   u32 window, interleaved;
   f32 eps, scale;
   u32 splits;
+  OrderedRows next;  // where results go in the order of what they are multiplied with, too, where `to` is not null
 };
 
 // Queries lie as operands of the unit do, with zeros in place of the heads 8 to 15 that there are not: twice as many words. Rows are
@@ -264,10 +266,11 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
   const u32 heads = a.heads / a.kv_heads, first_row = place * heads, first_head = first_row % a.heads;
   const f32* const pairs = results + Waves * heads * P::PITCH;
   f32* const scratch_pairs = a.scratch + (size_t)a.batch * a.heads * a.splits * D;
-  for (u32 i = tid_x(); i < heads * (D / 2); i += bdim_x()) {
-    const u32 h = i / (D / 2), col = i % (D / 2) * 2;
+  // Four columns to a thread: of heads of 128 a wave has one.
+  for (u32 i = tid_x(); i < heads * (D / 4); i += bdim_x()) {
+    const u32 h = i / (D / 4), col = i % (D / 4) * 4;
     const size_t at = first_row + h, part_at = at * a.splits + split;
-    f32 top = Limits<f32>::lowest(), total = 0, x[2] = {};
+    f32 top = Limits<f32>::lowest(), total = 0, x[4] = {};
     Vec<f32, 2> pair[Waves];
     UNROLL for (int w = 0; w < Waves; w++) {
       pair[w] = *(const Vec<f32, 2>*)(pairs + (w * heads + h) * 2);
@@ -276,12 +279,13 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
     const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
     UNROLL for (int w = 0; w < Waves; w++) {
       const f32 counts = approx_exp2(pair[w].v[0] - shift);
-      const Vec<f32, 2> part = *(const Vec<f32, 2>*)(results + (w * heads + h) * P::PITCH + col);
+      const f32* const part = results + (w * heads + h) * P::PITCH + col;
+      const Vec<f32, 2> two[2] = {*(const Vec<f32, 2>*)part, *(const Vec<f32, 2>*)(part + 2)};
       total = m_fma(pair[w].v[1], counts, total);
-      UNROLL for (int e = 0; e < 2; e++) x[e] = m_fma(part.v[e], counts, x[e]);
+      UNROLL for (int e = 0; e < 4; e++) x[e] = m_fma(two[e / 2].v[e % 2], counts, x[e]);
     }
     if (parts > 1) {
-      *(Vec<f32, 2>*)(a.scratch + part_at * D + col) = Vec<f32, 2>{{x[0], x[1]}};
+      *(Vec<f32, 4>*)(a.scratch + part_at * D + col) = Vec<f32, 4>{{x[0], x[1], x[2], x[3]}};
       if (col == 0) *(Vec<f32, 2>*)(scratch_pairs + part_at * 2) = Vec<f32, 2>{{top, total}};
       continue;
     }
@@ -290,9 +294,14 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
     const f32 fix = a.sinks ? approx_exp2(shift - greatest) : 1.0f, sinks = a.sinks ? approx_exp2(sink - greatest) : 0.0f;
     // A head that sees no key gives zeros.
     const f32 by = total == 0 && a.lengths[place / a.kv_heads] <= 0 ? 0.0f : fix * approx_recip(m_fma(total, fix, sinks));
-    Vec<T, 2> y;
-    UNROLL for (int e = 0; e < 2; e++) y.v[e] = narrow<T>(x[e] * by);
-    *(Vec<T, 2>*)(a.out + at * D + col) = y;
+    Vec<T, 4> y;
+    UNROLL for (int e = 0; e < 4; e++) y.v[e] = narrow<T>(x[e] * by);
+    *(Vec<T, 4>*)(a.out + at * D + col) = y;
+    if (D != 128 || !a.next.to) continue;
+    Vec<u16, 4> bits;
+    UNROLL for (int e = 0; e < 4; e++) bits.v[e] = y.v[e].bits;
+    a.next.put128(bits, place / a.kv_heads, (first_head + h) * D);
+    if (first_head + h == 0) a.next.put_factor(place / a.kv_heads);
   }
   if (parts == 1 || !ends_last((u32*)shared, a.counters + place, parts)) return;
   Attention<T> all{};
@@ -466,15 +475,15 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   DYNAMIC_SHARED(T, shared); \
   name<T, D, waves>(shared, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
                                         (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, (f32)eps, \
-                                        (f32)scale, splits});
+                                        (f32)scale, splits, OrderedRows{(u16*)ordered, order, (u32)(heads * D), (u32)(batch + 7) / 8 * 8}});
 #else
 #define STEP_BODY(name, T, D, waves)
 #endif
 #define STEP(name, T, D, waves, crowd) \
   KERNEL_EARLY(waves * 32, crowd, name##_##D##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const T* q_norm, const T* k_norm, \
-               const T* sinks, const i64* lengths, const i64* padding, T* out, T* k_cache, T* v_cache, f32* scratch, u32* counters, size_t batch, size_t heads, \
+               const T* sinks, const i64* lengths, const i64* padding, T* out, T* ordered, T* k_cache, T* v_cache, f32* scratch, u32* counters, size_t batch, size_t heads, \
                size_t kv_heads, size_t capacity, size_t q_row, size_t k_row, size_t v_row, size_t cache_b, size_t cache_h, size_t window, f64 eps, f64 scale, \
-               u32 interleaved, u32 splits) { \
+               u32 interleaved, u32 splits, u32 order) { \
     STEP_BODY(name, T, D, waves) \
   }
 #define STEP_BOTH(T, D) STEP(attention_step, T, D, STEP_WAVES, 1) STEP(attention_steps, T, D, STEPS_WAVES, STEPS_CROWD)

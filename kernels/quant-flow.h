@@ -51,6 +51,8 @@ template <class Q, u32 BN> struct QuantFlow {
     f32* parts;
     u32* counters;
     u32 n, k, rows, glu, cuts, dtype;
+    u16* ordered;  // where results go in the order of what they are multiplied with next, too, or null
+    u32 order;
   };
 
   const Given& g;
@@ -191,7 +193,7 @@ template <class Q, u32 BN> struct QuantFlow {
       barrier_of<MULTIPLIERS>();  // all have decoded what lies where sums go
       if (tid_x() < MULTIPLIERS) UNROLL for (u32 j = 0; j < BN / 8; j++) stage(j, Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]});
       barrier_of<MULTIPLIERS>();
-      if (from < to) store(g.rows, 0, 1);
+      if (from < to) store(g.rows, 0, 1, false, Vec<u16, 4>{});
     }
   }
   // A lane's sums of eight rows: of two, on two lines.
@@ -207,6 +209,13 @@ template <class Q, u32 BN> struct QuantFlow {
     const auto of = [&](u32 b, u32 j) { return told_by + (size_t)b * (MULTIPLIERS * BN / 2) + j * 4 * MULTIPLIERS; };
     UNROLL for (u32 j = 0; j < GROUPS; j++) *(Vec<f32, 4>*)of(part, j) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
     barrier_of<MULTIPLIERS>();
+    // What is added comes while the others are waited for.
+    const u32 rows = (GROUPS - part + cuts - 1) / cuts * 8;
+    Vec<u16, 4> residual{};
+    if (g.residual && in_vectors() && part < GROUPS) {
+      const Four four(*this, tid_x(), part, cuts);
+      if (tid_x() < rows * four.per_row && four.row < g.rows && four.column < columns()) residual = *(const Vec<u16, 4>*)((const u16*)g.residual + four.at);
+    }
     // All count once more when they have waited, which makes it a zero again.
     if (tid_x() == 0) {
       u32* const counter = g.counters + tile;
@@ -228,23 +237,35 @@ template <class Q, u32 BN> struct QuantFlow {
     }
     UNROLL for (u32 i = 0; i < 4; i++) if (i * cuts < GROUPS) stage(i, told[i]);
     barrier_of<MULTIPLIERS>();
-    store((GROUPS - part + cuts - 1) / cuts * 8, part, cuts);
+    store(rows, part, cuts, true, residual);
   }
-  // `count` of the rows staged: of groups of eight rows of x every `stride`'th from `first` on. Four columns to a thread; loops stay loops,
-  // as code that runs once is slow to come.
-  GPU_METHOD void store(u32 count, u32 first, u32 stride) const {
-    const u32 half = g.glu ? LINES / 2 : LINES, n = columns(), per_row = half / 4;
+  GPU_METHOD bool in_vectors() const { return columns() % 4 == 0 && vector_aligned<4>((const u16*)g.y) && vector_aligned<4>((const u16*)g.residual); }
+  // Which four columns of which row are number i of those that are stored below.
+  struct Four {
+    u32 per_row, local, row, line, column;
+    size_t at;
+    GPU_METHOD Four(const QuantFlow& f, u32 i, u32 first, u32 stride) {
+      const u32 half = f.g.glu ? LINES / 2 : LINES;
+      per_row = half / 4, local = i / per_row, row = (local / 8 * stride + first) * 8 + local % 8;
+      line = i % per_row * 4, column = f.tile * half + line, at = (size_t)row * f.columns() + column;
+    }
+  };
+  // `count` of the rows staged: of groups of eight rows of x every `stride`'th from `first` on. Four columns to a thread, the first with
+  // the residual that came before, where one has; loops stay loops, as code that runs once is slow to come.
+  GPU_METHOD void store(u32 count, u32 first, u32 stride, bool came, const Vec<u16, 4>& residual) const {
+    const u32 n = columns(), per_row = (g.glu ? LINES / 2 : LINES) / 4;
     const f32* const factors = (const f32*)(g.x + (size_t)height() * g.k);
-    const bool vectors = n % 4 == 0 && vector_aligned<4>((const u16*)g.y) && vector_aligned<4>((const u16*)g.residual);
+    const bool vectors = in_vectors();
     NO_UNROLL for (u32 i = tid_x(); i < count * per_row; i += BULK_COPIES ? MULTIPLIERS : bdim_x()) {
-      const u32 local = i / per_row, row = (local / 8 * stride + first) * 8 + local % 8, line = i % per_row * 4, column = tile * half + line;
+      const Four four(*this, i, first, stride);
+      const u32 local = four.local, row = four.row, line = four.line, column = four.column;
       if (row >= g.rows || column >= n) continue;
       const f32 factor = factors[row];
       const f32* const sums = (const f32*)weights + local * SUM_PITCH + line;
       const Vec<f32, 4> y = load_shared<4>(sums, 0), up = load_shared<4>(sums, g.glu ? LINES / 2 : 0);
-      const size_t at = (size_t)row * n + column;
+      const size_t at = four.at;
       Vec<u16, 4> kept{};
-      if (vectors && g.residual) kept = *(const Vec<u16, 4>*)((const u16*)g.residual + at);
+      if (vectors && g.residual) kept = came && i == tid_x() ? residual : *(const Vec<u16, 4>*)((const u16*)g.residual + at);
       UNROLL for (u32 e = 0; e < 4; e++) {
         if (column + e >= n) break;
         f32 v = y.v[e] * factor;
@@ -255,6 +276,10 @@ template <class Q, u32 BN> struct QuantFlow {
         else store_float(g.y, at + e, v, g.dtype);
       }
       if (vectors) put((u16*)g.y + at, kept);
+      if (!g.ordered) continue;
+      const OrderedRows next{g.ordered, g.order, n, height()};
+      next.put128(kept, row, column - lane_id() * 4);
+      if (column == 0) next.put_factor(row);
     }
   }
   GPU_METHOD f32 half_of(u16 x) const { return g.dtype == DTYPE_f16 ? f16_to_f32(x) : bf16_to_f32(x); }

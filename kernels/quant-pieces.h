@@ -6,10 +6,10 @@
 #define WICK_QUANT_PIECES_H
 #include "gpu/halves.h"
 #include "quant.h"
+#include "x-order.h"
 
 namespace gpu {
 
-constexpr u32 PIECE = 256;
 // Of a line that is whole pieces, block P of a lane's two: eight steps.
 template <class Q> struct PieceBlock {
   static constexpr bool THERE = false;
@@ -46,15 +46,6 @@ template <> struct PieceBlock<q4_0> : PieceWords<4> {
     second = y[1];
   }
 };
-
-// Lane t's eight of x of steps 2s and 2s + 1 of a piece, 16 steps long, are made of four neighbouring pairs: the first of pair j.
-// Of two pairs side by side, the first of both go together, and the second of both.
-GPU_FN u32 piece_from(u32 s, u32 t, u32 j, u32 order) {
-  const u32 block = s / 4, first = t * 64 + block * 32, lower = order == QUANT_ORDER_q4_0;
-  // A word is both steps' nibbles, or one step's bytes.
-  const u32 word = lower ? s % 4 : s % 4 * 2 + j / 2, upper = lower ? j / 2 * 16 : 0, last = lower ? 14 : 30;
-  return first + upper + (block ? 4 * word + j % 2 * 2 : word ? 4 * word - 2 + j % 2 * 2 : j % 2 * last);
-}
 
 }  // namespace gpu
 #endif

@@ -62,12 +62,5 @@ template <class Q, u32 WAY> struct PieceSlice {
 template <> struct QuantSlice<q8_0> : PieceSlice<q8_0, QUANT_ORDER_q8_0> {};
 template <> struct QuantSlice<q4_0> : PieceSlice<q4_0, QUANT_ORDER_q4_0> {};
 
-// Which weight of a chunk is at place `at` of it, in an order by number: as decode() above has them, at places 2t, 2t + 1, 2t + 8 and
-// 2t + 9 of each 16 for lane t.
-GPU_FN u32 ordered_from(u32 at, u32 order) {
-  const u32 t = at % 8 / 2, step = at / 16, second = at / 8 % 2, i = at % 2;
-  return order == QUANT_ORDER_ANY ? step * 16 + 4 * t + 2 * second + i : piece_from(step / 2, t, step % 2 * 2 + i, order) + second;
-}
-
 }  // namespace gpu
 #endif

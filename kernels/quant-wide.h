@@ -282,7 +282,7 @@ template <class Q, int BN> struct QuantWide {
   // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one, of chunk `then` behind the last, to g; ODD is that of
   // `turns`, so that the compiler knows all places. A warp waits
   // where it begins a product until the one before has begun: so of many rows a quarter is decoded behind each of the four.
-  template <u32 ODD, u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, Stored& stored, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
+  template <u32 ODD, u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, Stored& stored, const Out& out, const Chunk& now, const Chunk& then, bool more, bool fetches, u32 turns) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
     constexpr bool FAR = J + AHEAD >= SLICES;
     await<ODD>(now, J, turns);
@@ -301,7 +301,7 @@ template <class Q, int BN> struct QuantWide {
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(g[i / 4][i % 4]);
     if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J > 0 ? place_of(J - 1, ODD) : place_of(SLICES - 1, 1 - ODD)));
-    if (tid_x() == 0 && (!FAR || more)) fetch<FAR ? 1 - ODD : ODD>(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
+    if (tid_x() == 0 && (!FAR || fetches)) fetch<FAR ? 1 - ODD : ODD>(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
     decode<NEXT, 0>(g[0], stored);
     if (MANY) multiply(c, f[1], b.plus(16 + nothing(g[0])));
     decode<NEXT, 1>(g[1], stored);
@@ -333,12 +333,20 @@ template <class Q, int BN> struct QuantWide {
     bool more = work.next(piece);
     Chunk now = chunk_of(piece, piece.from, 0);
     if (more) send(out, now);
+    // Of few rows two chunks, of which a block often has no more, are on their way at once.
+    const bool both = !MANY && RING > SLICES && piece.from + 1 < piece.to;
+    const Chunk second{now.group, now.row, piece.from + 1, 1};
+    if (both) copies_bunch(), send(out, second);
     wait_for_previous();
     if (!more) return;
-    if (tid_x() == 0) UNROLL for (u32 j = 0; j < AHEAD; j++) fetch<0>(now, j, 0);
+    if (tid_x() == 0) {
+      UNROLL for (u32 j = 0; j < AHEAD; j++) fetch<0>(now, j, 0);
+      if (both) UNROLL for (u32 j = 0; j < SLICES; j++) fetch<1>(second, j, 1);
+    }
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
-    land<0>(0);
+    if (BULK || !both) land<0>(0);
+    else copies_wait_but<0>(), wave_sync();
     Fragments f, g;
     UNROLL for (int i = 0; i < 16; i++) g[i / 4][i % 4] = 0;
     Stored stored;
@@ -357,10 +365,10 @@ template <class Q, int BN> struct QuantWide {
           more = work.next(after);
           then = more ? chunk_of(after, after.from, now.place ^ 1) : now;
         }
-        if (at + 1 < piece.to || more) send(out, then);
-        const bool goes_on = at + 1 < piece.to || more;
-        if (turns % 2) steps<1>(c, f, g, stored, out, now, then, goes_on, turns);
-        else steps<0>(c, f, g, stored, out, now, then, goes_on, turns);
+        const bool goes_on = at + 1 < piece.to || more, sends = goes_on && !(both && turns == 0);
+        if (sends) send(out, then);
+        if (turns % 2) steps<1>(c, f, g, stored, out, now, then, goes_on, sends, turns);
+        else steps<0>(c, f, g, stored, out, now, then, goes_on, sends, turns);
         now = then;
         turns++;
       }
@@ -373,11 +381,11 @@ template <class Q, int BN> struct QuantWide {
       piece = after;
     }
   }
-  template <u32 ODD> GPU_METHOD void steps(f32 (&c)[BN / 2], Fragments& f, Fragments& g, Stored& stored, const Out& out, const Chunk& now, const Chunk& then, bool more, u32 turns) const {
-    step<ODD, 0>(c, f, g, stored, out, now, then, more, turns);
-    step<ODD, 1>(c, g, f, stored, out, now, then, more, turns);
-    step<ODD, 2>(c, f, g, stored, out, now, then, more, turns);
-    step<ODD, 3>(c, g, f, stored, out, now, then, more, turns);
+  template <u32 ODD> GPU_METHOD void steps(f32 (&c)[BN / 2], Fragments& f, Fragments& g, Stored& stored, const Out& out, const Chunk& now, const Chunk& then, bool more, bool fetches, u32 turns) const {
+    step<ODD, 0>(c, f, g, stored, out, now, then, more, fetches, turns);
+    step<ODD, 1>(c, g, f, stored, out, now, then, more, fetches, turns);
+    step<ODD, 2>(c, f, g, stored, out, now, then, more, fetches, turns);
+    step<ODD, 3>(c, g, f, stored, out, now, then, more, fetches, turns);
   }
   // How many blocks have an even part of each tile.
   GPU_FN u32 cuts_of(const Shares& s) {
@@ -430,7 +438,11 @@ template <class Q, int BN> struct QuantWide {
     const u32 tile = (u32)bid_x() / cuts;
     u32* const counter = s.counters + tile;
     tell(c, s, tile);
-    const Kept kept = kept_of(out, now);
+    Kept kept = kept_of(out, now);
+    if (WAITING_BLOCKS) {
+      const u32 own = (u32)bid_x() % cuts;
+      if (own < BN / 8) bring_residual(kept, out, now, (BN / 8 - own + cuts - 1) / cuts, 8 * own, 8 * cuts);
+    }
     // All count once more when they have waited, which makes it a zero again.
     if (tid_x() == 0) {
       if (WAITING_BLOCKS) count_on(counter, 2 * cuts - 1), await_count(counter, cuts), count_on(counter, 2 * cuts - 1);
@@ -487,12 +499,31 @@ template <class Q, int BN> struct QuantWide {
   // What goes into results and would be waited for: of the rows of x, lane by lane, and of this lane's lines.
   struct Kept {
     f32 factors[(BN + 31) / 32], bias[2];
+    Vec<u16, 8> residual;
+    bool has_residual;
   };
   GPU_METHOD Kept kept_of(const Out& out, const Chunk& now) const {
     Kept kept;
+    kept.has_residual = false;
     UNROLL for (u32 i = 0; i < (BN + 31) / 32; i++) kept.factors[i] = i * 32 + lane_id() < rows ? factors()[i * 32 + lane_id()] : 0.0f;
     UNROLL for (u32 i = 0; i < 2; i++) kept.bias[i] = out.biased(now.group + tid_x() / 32, lane_id() / 4 + 8 * i, 0.0f);
     return kept;
+  }
+  GPU_METHOD bool in_vectors(const Out& out) const {
+    return out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual);
+  }
+  // Which eight columns of which row are number i of those that are stored below.
+  struct Eight {
+    u32 local, first, b;
+    GPU_METHOD Eight(u32 i, u32 per_row, u32 row, u32 stride) : local(i / per_row), first(i % per_row * 8), b(row + local / 8 * stride + local % 8) {}
+  };
+  // The residual of what is stored below, where a lane has no more than one vector of it.
+  GPU_METHOD void bring_residual(Kept& kept, const Out& out, const Chunk& now, u32 count, u32 row, u32 stride) const {
+    const u32 group = now.group + tid_x() / 32, per_row = out.per_group() / 8, all = count * 8 * per_row;
+    kept.has_residual = out.residual && in_vectors(out) && all <= 32;
+    const Eight eight(lane_id(), per_row, row, stride);
+    if (kept.has_residual && lane_id() < all && out.exists(group, eight.first, eight.b))
+      kept.residual = *(const Vec<u16, 8>*)((const u16*)out.residual + out.at(group, eight.first, eight.b));
   }
   // `count` times eight rows of those staged, every `stride` rows of x from `row` on. Loops stay loops: code that runs once is slow to come.
   GPU_METHOD void store_rows(const Out& out, const Chunk& now, const Kept& kept, f32* staged, u32 count, u32 row, u32 stride) const {
@@ -508,16 +539,17 @@ template <class Q, int BN> struct QuantWide {
         at[8] = y[1];
       }
     wave_sync();
-    const u32 per_row = out.per_group() / 8, n = out.columns;
-    const bool vectors = n % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual);
+    const u32 per_row = out.per_group() / 8;
+    const bool vectors = in_vectors(out);
     NO_UNROLL for (u32 i = lane_id(); i < count * 8 * per_row; i += 32) {
-      const u32 local = i / per_row, first = i % per_row * 8, b = row + local / 8 * stride + local % 8;
-      const f32* const sums = staged + local * SUM_PITCH + first;
+      const Eight eight(i, per_row, row, stride);
+      const u32 first = eight.first, b = eight.b;
+      const f32* const sums = staged + eight.local * SUM_PITCH + first;
       const size_t at = out.at(group, first, b);
       if (!vectors) NO_UNROLL for (u32 e = 0; e < 8; e++) out.keep(group, first + e, b, sums[e] + out.added(group, first + e, b));
       else if (out.exists(group, first, b)) {
         Vec<u16, 8> y{};
-        if (out.residual) y = *(const Vec<u16, 8>*)((const u16*)out.residual + at);
+        if (out.residual) y = kept.has_residual ? kept.residual : *(const Vec<u16, 8>*)((const u16*)out.residual + at);
         UNROLL for (u32 e = 0; e < 8; e++) y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(sums[e] + f16_to_f32(y.v[e])) : f32_to_bf16(sums[e] + bf16_to_f32(y.v[e]));
         put((u16*)out.y + at, y);
       }

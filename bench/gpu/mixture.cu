@@ -112,8 +112,8 @@ int main(int argc, char** argv) {
        }},
       {"step", [&](cudaStream_t s, const Weights&) {
          go(s, attention_step_128_bf16, KV_HEADS * parts, 32 * STEP_WAVES, step_bytes, projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, alpha,
-            alpha, nullptr, lengths, nullptr, mixed, keys, values, scratch, counters, 1, HEADS, KV_HEADS, CAPACITY, QKV, QKV, QKV, KV_HEADS * CAPACITY * D, CAPACITY * D, 0, 1e-6, 0.088,
-            0, parts);
+            alpha, nullptr, lengths, nullptr, mixed, nullptr, keys, values, scratch, counters, 1, HEADS, KV_HEADS, CAPACITY, QKV, QKV, QKV, KV_HEADS * CAPACITY * D, CAPACITY * D, 0, 1e-6, 0.088,
+            0, parts, 0);
        }},
       {"o", [&](cudaStream_t s, const Weights& w) {
          go(s, linear_q4_k_b1, o.blocks, o.threads, o.bytes, mixed, w.o, nullptr, nullptr, x, middle, HIDDEN, HEADS * D, 0.0, 1, 0, o.splits, HEADS * D, DTYPE_bf16);

@@ -103,7 +103,7 @@ int main() {
       const auto run_flow = [&](cudaStream_t stream, int c, u32 cut, u32 gate) {
         const u32 tiles = (u32)((n + QUANT_FLOW_LINES - 1) / QUANT_FLOW_LINES);
         early(stream, flow, tiles * cut, QUANT_FLOW_THREADS, flow_bytes, (const void*)ordered, (const u8*)w[c], (const BoxMap*)(map + (gate ? copies : 0) + c), (const void*)nullptr, (const void*)nullptr, (void*)y,
-              parts, counters, n, k, (u32)rows, gate, cut, (u32)DTYPE_bf16);
+              parts, counters, (u16*)nullptr, n, k, (u32)rows, gate, cut, (u32)DTYPE_bf16, 0u);
       };
       const auto each = [&](const char* what, const std::function<void(cudaStream_t, int, u32, u32)>& run, u32 lines) {
         printf("%-5s %s %6zu x %5zu, %zu rows:", what, TEXT(TYPE), n, k, rows);

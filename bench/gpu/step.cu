@@ -85,8 +85,8 @@ int main(int argc, char** argv) {
       const u32 splits = several ? 1 : std::max(1u, std::min((capacity + 16 * STEP_WAVES - 1) / (16 * STEP_WAVES), sms / items));
       const u32 shared = several ? STEPS_WAVES * 4 * D + 2 * (item_bytes + STEPS_WAVES * wave_bytes) : item_bytes + STEP_WAVES * wave_bytes;
       go(s, several ? attention_steps_128_bf16 : attention_step_128_bf16, several ? std::min(items, (u32)sms * STEPS_CROWD) : items * splits, 32 * (several ? STEPS_WAVES : STEP_WAVES), shared,
-         projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, nullptr, nullptr, nullptr, lengths, nullptr, mixed, keys + l * own, values + l * own, scratch,
-         counters, batch, HEADS, KV_HEADS, capacity, QKV, QKV, QKV, KV_HEADS * line, line, 0, 1e-6, 0.088, 0, splits);
+         projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines, cosines, nullptr, nullptr, nullptr, lengths, nullptr, mixed, nullptr, keys + l * own, values + l * own, scratch,
+         counters, batch, HEADS, KV_HEADS, capacity, QKV, QKV, QKV, KV_HEADS * line, line, 0, 1e-6, 0.088, 0, splits, 0);
     };
     const double bytes = 4.0 * batch * KV_HEADS * length * D;
     // Beside what comes before: the time of both less that of the projection alone.

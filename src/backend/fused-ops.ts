@@ -70,6 +70,8 @@ export interface LinearParams<V extends View = View> {
   readonly residual: V | null;
   /** Nobody reads the residual afterwards: the result may take its memory. Default false. */
   readonly spendsResidual?: boolean | undefined;
+  /** The type of the weights that the result is multiplied with next: a device may bring it into their order beside. Default unknown. */
+  readonly next?: QuantType | null | undefined;
 }
 
 /** As `LinearParams`, by expert. */

@@ -56,6 +56,8 @@ export interface CachedAttentionParams extends Omit<SdpaParams, "causal"> {
   readonly padding: View | null;
   /** Additive, broadcast to (batch, heads, t, keys), for the keys there are, or for the capacity with `lengths`. */
   readonly mask: View | null;
+  /** As that of a linear layer. */
+  readonly next?: QuantType | null | undefined;
 }
 
 /** What else of a model's heads a device may depend on. */

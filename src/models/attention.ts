@@ -45,7 +45,16 @@ class Attention implements SelfAttention {
       architectureOf(config).qkNorm === "head" &&
       [qNorm, kNorm].every((norm) => norm?.kind === "rms" && norm.weight.numel === headDim);
     const norms = ofHeads ? { q: qNorm!.weight, k: kNorm!.weight, eps: qNorm!.eps } : null;
-    this.#params = { headDim, scale, softcap, window: windows[layer]!, rope: ropes[layer]!, sinks, norms };
+    this.#params = {
+      headDim,
+      scale,
+      softcap,
+      window: windows[layer]!,
+      rope: ropes[layer]!,
+      sinks,
+      norms,
+      next: out.type,
+    };
     this.#qkv = qkv;
     this.#out = out;
     this.#qNorm = norms ? null : qNorm;

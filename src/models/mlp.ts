@@ -58,7 +58,7 @@ class GatedMlp implements FeedForward {
   }
 
   forward(x: Tensor, { norm, ...after }: Around = {}): Tensor {
-    return this.#down.forward(this.#gateUp.forward(x, { norm, glu: this.#activation }), after);
+    return this.#down.forward(this.#gateUp.forward(x, { norm, glu: this.#activation, next: this.#down.type }), after);
   }
 }
 

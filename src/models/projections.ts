@@ -28,14 +28,14 @@ export const fusedGlu: Readonly<Partial<Record<Activation, GluActivation>>> = {
 
 export class Matrices implements Projection {
   readonly #weight: Tensor;
-  readonly #type: QuantType | null;
+  readonly type: QuantType | null;
   readonly #bias: Tensor | null;
   readonly #sizes: readonly number[];
 
   /** `weight` is (rows, columns), or (rows, bytes) of blocks of a type; `sizes` are the rows of each matrix. */
   private constructor(weight: Tensor, type: QuantType | null, bias: Tensor | null, sizes: readonly number[]) {
     this.#weight = weight;
-    this.#type = type;
+    this.type = type;
     this.#bias = bias;
     this.#sizes = sizes;
   }
@@ -70,7 +70,7 @@ export class Matrices implements Projection {
     const rows = this.#weight.shape[0]!;
     const shape = [x.shape[0]!, glu ? rows / 2 : rows];
     const params = { norm: norm ?? null, bias: this.#bias, glu, residual: residual ?? null, ...rest };
-    return compute(x.backend, "linear", shape, x, this.#weight, this.#type, params);
+    return compute(x.backend, "linear", shape, x, this.#weight, this.type, params);
   }
 
   #split(y: Tensor): Tensor[] {

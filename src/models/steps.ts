@@ -4,6 +4,7 @@ import type { Backend } from "../backend/backend.ts";
 import { call } from "../backend/call.ts";
 import type { HeadNorms } from "../backend/transformers.ts";
 import { Layout } from "../core/layout.ts";
+import type { QuantType } from "../core/quant-types.ts";
 import { type KvCache, type LatentCache, rmsNorm, sdpa } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { result } from "../tensor/tensor.ts";
@@ -24,6 +25,8 @@ export interface AttentionParams {
   readonly sinks: Tensor | null;
   /** Of each head of the queries and keys, before they are turned. */
   readonly norms: HeadNorms<Tensor> | null;
+  /** The type of the weights that the result is multiplied with, where it is known. */
+  readonly next?: QuantType | null | undefined;
 }
 
 /** Queries and keys (rows, heads · headDim) with their heads normalised, where that is part of the attention. */
@@ -119,7 +122,7 @@ export class CachedStep implements Step {
   ) {}
 
   attend(rawQ: Tensor, rawK: Tensor, v: Tensor, cache: KvCache, own: AttentionParams): Tensor {
-    const { headDim, scale, softcap, window, rope, sinks } = own;
+    const { headDim, scale, softcap, window, rope, sinks, next } = own;
     const { batch, length, padding, lengths } = this;
     const attention = this.backend.cachedAttention!;
     const [q, k] = attention.takesNorms ? [rawQ, rawK] : normedHeads(rawQ, rawK, own);
@@ -130,7 +133,7 @@ export class CachedStep implements Step {
     const buffers = cache.reserve(lengths ? 0 : length, shape, q);
     const mask = this.mask(lengths ? buffers.k.shape[2]! : past + length);
     const positions = { past, lengths, padding, mask };
-    const params = { ...this.tables.get(rope)!, ...buffers, ...positions, norms, scale, softcap, window, sinks };
+    const params = { ...this.tables.get(rope)!, ...buffers, ...positions, norms, scale, softcap, window, sinks, next };
     const heads = q.shape[1]! / headDim;
     const byRows = attention.byRows === true && length > 1;
     const sizes = byRows ? [batch, length, heads, headDim] : [batch, heads, length, headDim];

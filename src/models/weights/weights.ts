@@ -84,6 +84,8 @@ export interface Fusion {
   readonly residual?: Tensor | undefined;
   /** Nobody reads the residual afterwards: the result may take its memory. Default false. */
   readonly spendsResidual?: boolean | undefined;
+  /** The type of the weights that the result is multiplied with next. Default unknown. */
+  readonly next?: QuantType | null | undefined;
 }
 
 /** What is around half a layer: the norm before, and the residual after. */
@@ -91,6 +93,8 @@ export type Around = Pick<Fusion, "norm" | "residual" | "spendsResidual">;
 
 /** Matrices applied to the rows of x (n, inputs). */
 export interface Projection {
+  /** Of its weights, where all are of one. */
+  readonly type?: QuantType | null;
   /** The results of all parts side by side: (n, outputs of all), or half of them with `glu`. */
   forward(x: Tensor, fusion?: Fusion): Tensor;
   /** A result (n, outputs) for each part. */

@@ -2,6 +2,7 @@
 import { describe, expect, it, vi } from "vitest";
 import { scope, Tensor } from "../../../src/index.ts";
 import { rmsNorm, rope, ropeI, sdpa } from "../../../src/nn/index.ts";
+import { QTensor } from "../../../src/quantized/index.ts";
 import { result } from "../../../src/tensor/tensor.ts";
 import { deviceWith } from "../../helpers/matrix-units.ts";
 
@@ -103,4 +104,36 @@ describe("a step of attention in one launch", () => {
     });
     launch.mockRestore();
   });
+});
+
+it.each(["Q4_0", "Q8_0", "Q5_0"] as const)("comes in the order of weights of %s", (type) => {
+  const device = deviceWith("sm_90a", 0, MULTIPROCESSORS);
+  const launch = vi.spyOn(device.backend as unknown as { launch(name: string): void }, "launch");
+  scope(() => {
+    const [batch, heads, kvHeads, d, dtype] = [18, 6, 2, 128, "f16"] as const;
+    const random = (shape: readonly number[], seed: number) => Tensor.randn(shape, { device, dtype, seed });
+    const side = random([batch, (heads + 2 * kvHeads) * d], 1);
+    const part = (from: number, count: number) => side.narrow(1, from * d, count * d);
+    const angles = random([40, d / 2], 2);
+    const x = result(
+      device.backend.cachedAttention!.attend(part(0, heads), part(heads, kvHeads), part(heads + kvHeads, kvHeads), {
+        ...{ cos: angles, sin: angles, interleaved: false, window: 0, softcap: 0, scale: 0.1, sinks: null },
+        ...{ k: random([batch, kvHeads, 40, d], 3), v: random([batch, kvHeads, 40, d], 4), past: 0, mask: null },
+        ...{ lengths: Tensor.full([batch], 35, { device, dtype: "i64" }), padding: null, next: type },
+      }),
+      [batch, heads * d],
+    );
+    const w = QTensor.quantize(Tensor.randn([40, heads * d], { seed: 5 }), type).toDeviceSync(device).blocks;
+    const product = (rows: Tensor) =>
+      result(device.backend.linear!(rows, w, type, { norm: null, bias: null, glu: null, residual: null })!, [
+        batch,
+        40,
+      ]);
+    launch.mockClear();
+    const found = values(product(x));
+    expect(launch.mock.calls.map(([name]) => name)).not.toContain("quant_order_f16");
+    expect(found).toEqual(values(product(x.copy())));
+    expect(launch.mock.calls.map(([name]) => name)).toContain("quant_order_f16");
+  });
+  launch.mockRestore();
 });

@@ -2,6 +2,7 @@
 import { expect, it } from "vitest";
 import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { planQuantFlow } from "../../../src/backend/gpu/families/quant-flow.ts";
+import { orderOf } from "../../../src/backend/gpu/families/quant-wide.ts";
 import { gluNumbers } from "../../../src/backend/gpu/families/quantized.ts";
 import { at } from "../../../src/backend/gpu/gpu.ts";
 import { multiplyFlow, multiplyWide } from "../../../src/backend/gpu/ops/quant-wide.ts";
@@ -80,6 +81,40 @@ it.each([
     norm += wanted[i]! ** 2;
   }
   expect(Math.sqrt(difference / norm)).toBeLessThan(bounds.f16);
+});
+
+/** Of the gates' result: in order beside, it gives the same sums as when it is brought into order. */
+it.each([
+  ["Q4_0", "Q4_0", true],
+  ["Q8_0", "Q4_0", true],
+  ["Q4_0", "Q8_0", false],
+  ["Q8_0", "Q6_K", true],
+] as const)("%s by boxes to the order of %s, a gate: %s", (type, next, isGated) => {
+  const device = deviceWith("sm_90a", 0, 1);
+  const gpu = device.backend as GpuBackend;
+  const [rows, n, k] = [19, 512 * (isGated ? 2 : 1), 1536];
+  const random = (count: number, seed: number) =>
+    Array.from({ length: count }, (_, i) => ((Math.imul(i + seed, 2654435761) >>> 8) % 1001) / 5000 - 0.1);
+  const quantized = (lines: number, columns: number, of: QuantType) =>
+    at(
+      QTensor.quantize(Tensor.from(random(lines * columns, 7)).reshape([lines, columns]), of).toDeviceSync(device)
+        .blocks,
+    );
+  const x = Tensor.from(random(rows * k, 91), { device, dtype: "f16" });
+  const [y, ordered] = [512, 1024].map((columns) => Tensor.full([24, columns], Number.NaN, { device, dtype: "f16" }));
+  const shape = { rows, n, k };
+  const added = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: isGated ? gluNumbers.silu : 0 };
+  const to = { ordered: at(ordered!), order: orderOf(next) };
+  const weights = { w: quantized(n, k, type), map: 0 };
+  multiplyFlow(gpu, planQuantFlow(shape, type, 1)!, "f16", at(x), weights, shape, at(y!), added, to);
+  const down = quantized(40, 512, next);
+  const [one, other] = [0, to.ordered].map((ready) => {
+    const out = Tensor.full([rows, 40], Number.NaN, { device, dtype: "f16" });
+    multiplyWide(gpu, next, "f16", at(y!), down, { rows, n: 40, k: 512 }, at(out), { ...added, glu: 0, ready });
+    return Array.from(out.dataSync());
+  });
+  expect(one!.every(Number.isFinite)).toBe(true);
+  expect(other).toEqual(one);
 });
 
 const bounds = { f16: 1e-3, bf16: 4e-3 } as const;

@@ -22,6 +22,8 @@ import { emitRotary } from "./kernels/rotary.ts";
 import { emitNorm, emitSoftmax, emitSumBlocks, emitSumRows, type NormKind } from "./kernels/rows.ts";
 import { emitTiles, type TileWords } from "./kernels/tile.ts";
 import { emitTurned, turnedColumns, turnedHeight, turnedRows } from "./kernels/turned.ts";
+import { emitWinograd } from "./kernels/winograd.ts";
+import { emitWinogradWeights } from "./kernels/winograd-weights.ts";
 import { type FloatType, floatTypes } from "./simd.ts";
 
 export interface Kernel {
@@ -44,6 +46,8 @@ export const kernels = {
   nextNumber: { name: "next number", emit: emitNextNumber },
   convWeights: { name: "conv weights", emit: emitPackWeights },
   convChannels: { name: "conv channels", emit: emitConvChannels },
+  winogradWeights: { name: "winograd weights", emit: emitWinogradWeights },
+  winograd: { name: "winograd", emit: emitWinograd },
   spread: { name: "spread", emit: emitSpread },
   conv: { name: "conv", emit: emitConv },
   convInPlace: { name: "conv in place", emit: emitConvInPlace },

@@ -17,6 +17,7 @@ import {
 } from "../attention-plan.ts";
 import { planDefines } from "../paged-plan.ts";
 import { blocks, family, perThread, quantFloats } from "./family.ts";
+import { quantOrders } from "./quant-wide.ts";
 
 const operands = "q* k* v* mask* sinks* lengths* tables* out*";
 const sizes =
@@ -71,9 +72,9 @@ export const attention = [
     pattern: "attention_{step}_{D}_{T}",
     over: { step: ["step", "steps"], D: stepDims.map((d): `${StepDim}` => `${d}`), T: ["bf16", "f16"] },
     apart: ["step", "D"],
-    args: "q* k* v* cos* sin* q_norm* k_norm* sinks* lengths* padding* out* k_cache* v_cache* scratch* counters* batch heads kv_heads capacity q_row k_row v_row cache_b cache_h window eps:f64 scale:f64 interleaved:u32 splits:u32",
+    args: "q* k* v* cos* sin* q_norm* k_norm* sinks* lengths* padding* out* ordered* k_cache* v_cache* scratch* counters* batch heads kv_heads capacity q_row k_row v_row cache_b cache_h window eps:f64 scale:f64 interleaved:u32 splits:u32 order:u32",
     plan: "threads blocks shared_bytes",
-    defines: stepDefines,
+    defines: { ...stepDefines, ...quantOrders },
     launch: (s) => ({ ...blocks(s.blocks, 1, s.threads), shared: s.shared_bytes }),
   }),
   family({

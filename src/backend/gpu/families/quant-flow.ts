@@ -83,11 +83,11 @@ export const quantFlow = [
     pattern: "quant_flow_{size}_{Q}",
     over: { size: sizes, Q: flowQuants },
     apart: ["size"],
-    args: "x* w* map* bias* residual* out* parts* counters* n k batch:u32 glu:u32 cuts:u32 dtype:u32",
+    args: "x* w* map* bias* residual* out* parts* counters* ordered* n k batch:u32 glu:u32 cuts:u32 dtype:u32 order:u32",
     plan: "blocks shared_bytes",
     defines: {
       ...{ ...streamDefines, ...productDefines, QUANT_FLOW_LINES, QUANT_FLOW_THREADS, QUANT_FLOW_SHARED },
-      QUANT_ORDER_q4_0: quantOrders.QUANT_ORDER_q4_0,
+      ...quantOrders,
     },
     launch: (s) => ({ grid: gridFor(s.blocks, QUANT_FLOW_THREADS), block: QUANT_FLOW_THREADS, shared: s.shared_bytes }),
   }),

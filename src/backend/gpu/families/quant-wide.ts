@@ -10,7 +10,7 @@ import { streamDefines } from "./quantized.ts";
 const QUANT_WIDE_ROWS = 256;
 const LINES = 128;
 /** The weights of a row that come at once; x comes in slices of 64, of which as many are in shared memory. */
-const QUANT_WIDE_CHUNK = 256;
+export const QUANT_WIDE_CHUNK = 256;
 const PLACES = 2;
 /** Shared memory of a block of which two fit on a multiprocessor. */
 const QUANT_WIDE_SHARED = 111 * 1024;
@@ -40,6 +40,7 @@ export const quantOrders = {
   ...{ QUANT_ORDER_ANY: orders.any, QUANT_ORDER_q8_0: orders.Q8_0, QUANT_ORDER_q4_0: orders.Q4_0 },
 };
 const byWords = (type: QuantType): type is "Q8_0" | "Q4_0" => type in orders;
+export const orderOf = (type: QuantType): number => (byWords(type) ? orders[type] : orders.any);
 /** Whether rows of weights of a type have a length for these kernels. */
 export const isWideDepth = (type: QuantType, k: number): boolean => !byWords(type) || k % QUANT_WIDE_CHUNK === 0;
 
@@ -59,7 +60,7 @@ export function planOrder(
   return {
     bytes: Math.ceil(shape.rows / 8) * 8 * (2 * chunks * QUANT_WIDE_CHUNK + 4),
     tile_rows,
-    order: byWords(type) ? orders[type] : orders.any,
+    order: orderOf(type),
     threads: orderThreads(shape.k, shape.rows > QUANT_WIDE_FEW),
   };
 }

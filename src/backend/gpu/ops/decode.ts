@@ -35,6 +35,7 @@ import {
   prefillPages,
   supportsAttention,
 } from "./attention.ts";
+import { filledInOrder } from "./x-order.ts";
 
 export class GpuRecorder implements Recorder {
   readonly #gpu: Gpu;
@@ -104,6 +105,8 @@ export class GpuCachedAttention implements CachedAttention {
   }
 }
 
+/** Of heads whose results a wave can bring into order. */
+const ORDERED_DIM = 128;
 const isVector = (bytes: number): boolean => bytes % 16 === 0;
 
 /** How one position of each sequence goes from its projections to what its heads see in one launch; null where it does not. */
@@ -143,13 +146,16 @@ function stepAtOnce(
   const values = Object.assign(appended, {
     ...{ capacity, splits, window: p.window, scale: p.scale, interleaved: Number(p.interleaved) },
     ...{ sinks: p.sinks ? at(p.sinks) : 0, scratch: 0, counters: gpu.counters },
-    ...{ threads, blocks, shared_bytes: shared },
+    ...{ threads, blocks, shared_bytes: shared, ordered: 0, order: 0 },
   });
   // What is read before its turn.
   for (const view of [p.cos, p.sin, p.norms?.q, p.norms?.k, p.padding]) if (view) gpu.fenceWeights(view.storage);
-  return gpu.filled(dtype, batch * heads * d, (out) =>
+  const next = several && d === ORDERED_DIM ? p.next : null;
+  return filledInOrder(gpu, dtype, { rows: batch, k: heads * d }, next, (out, to) =>
     gpu.temporary(4 * scratchFloats(batch * heads, splits, d), (scratch) => {
       values.out = out;
+      values.ordered = to.ordered;
+      values.order = to.order;
       values.scratch = scratch;
       gpu.launch(`attention_${several ? "steps" : "step"}_${d as StepDim}_${dtype as "bf16" | "f16"}`, values);
     }),

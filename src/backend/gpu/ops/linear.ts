@@ -88,7 +88,7 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
 
 function activatedLinear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null {
   const { activation = null, residual } = p;
-  const y = linear(gpu, x, w, type, { ...p, activation: undefined, residual: null });
+  const y = linear(gpu, x, w, type, { ...p, activation: undefined, residual: null, next: null });
   if (!y) return null;
   y.retain();
   try {
@@ -99,6 +99,8 @@ function activatedLinear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: 
   }
 }
 
+export const areAligned = (blocks: View): boolean => at(blocks) % 16 === 0 && blocks.layout.numel % 16 === 0;
+
 /**
  * The address of blocks as kernels take them, which begin and end at multiples of 16 bytes: their own, or that of a copy
  * for views that begin elsewhere and for odd numbers of blocks.
@@ -106,7 +108,7 @@ function activatedLinear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: 
 export function alignedBlocks(gpu: Gpu, blocks: View, run: (at: number) => void): void {
   const from = at(blocks);
   const bytes = blocks.layout.numel;
-  if (from % 16 === 0 && bytes % 16 === 0) {
+  if (areAligned(blocks)) {
     run(from);
     return;
   }

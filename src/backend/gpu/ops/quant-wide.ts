@@ -6,26 +6,46 @@ import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { quantName } from "../families/family.ts";
 import { planQuantFlow, type QuantFlowPlan } from "../families/quant-flow.ts";
-import { isWideDepth, planQuantWide, QUANT_WIDE_FEW } from "../families/quant-wide.ts";
+import { isWideDepth, planQuantWide, QUANT_WIDE_FEW, type QuantOrderPlan } from "../families/quant-wide.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
-import { alignedBlocks } from "./linear.ts";
+import { alignedBlocks, areAligned } from "./linear.ts";
 import { alignedRows } from "./quantized.ts";
+import { filledInOrder, nowhere, orderedAt } from "./x-order.ts";
 
 export interface Sizes {
   readonly rows: number;
   readonly n: number;
   readonly k: number;
 }
-/** Addresses, 0 for what there is not, the gate's number, and what belongs to a norm. */
+/** Addresses, 0 for what there is not, the gate's number, what belongs to a norm, and x where it is in order already. */
 export interface Added {
   readonly alpha: number;
   readonly eps: number;
+  readonly ready?: number | undefined;
   readonly bias: number;
   readonly residual: number;
   readonly glu: number;
 }
 export const nothing: Added = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
+
+/** `run` is given x in order, and room for `scratch` floats. */
+function inOrder(
+  gpu: Gpu,
+  dtype: "bf16" | "f16",
+  x: number,
+  { rows, k }: Sizes,
+  { alpha, eps, ready = 0 }: Pick<Added, "alpha" | "eps" | "ready">,
+  order: QuantOrderPlan,
+  scratch: number,
+  run: (ordered: number, parts: number) => void,
+): void {
+  const bytes = ready ? 0 : order.bytes;
+  gpu.temporary(bytes + 4 * scratch, (room) => {
+    if (!ready) gpu.launch(`quant_order_${dtype}`, { x, alpha, out: room, rows, k, eps, ...order });
+    run(ready || room, room + bytes);
+  });
+}
 
 /** x (rows, k) · wᵀ (n, k) to `out`: all at multiples of 16 bytes. */
 export function multiplyWide(
@@ -36,17 +56,16 @@ export function multiplyWide(
   w: number,
   shape: Sizes,
   out: number,
-  { alpha, eps, ...added }: Added = nothing,
+  { alpha, eps, ready, ...added }: Added = nothing,
 ): void {
   const { size, order, scratch, launch } = planQuantWide(shape, type, gpu.multiprocessors, added.glu !== 0);
   const { rows, n, k } = shape;
-  gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
-    gpu.launch(`quant_order_${dtype}`, { x, alpha, out: ordered, rows, k, eps, ...order });
+  inOrder(gpu, dtype, x, shape, { alpha, eps, ready }, order, scratch, (ordered, parts) =>
     gpu.launch(`quant_wide${size}_${quantName(type)}`, {
-      ...{ x: ordered, w, out, parts: ordered + order.bytes, counters: gpu.counters, n, k, batch: rows },
+      ...{ x: ordered, w, out, parts, counters: gpu.counters, n, k, batch: rows },
       ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
-    });
-  });
+    }),
+  );
 }
 
 /** The same by boxes of weights, for which there is a map. */
@@ -56,17 +75,25 @@ export function multiplyFlow(
   dtype: "bf16" | "f16",
   x: number,
   { w, map }: { readonly w: number; readonly map: number },
-  { rows, n, k }: Sizes,
+  shape: Sizes,
   out: number,
-  { alpha, eps, ...added }: Added = nothing,
+  { alpha, eps, ready, ...added }: Added = nothing,
+  to = nowhere,
 ): void {
-  gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
-    gpu.launch(`quant_order_${dtype}`, { x, alpha, out: ordered, rows, k, eps, ...order });
+  const { rows, n, k } = shape;
+  inOrder(gpu, dtype, x, shape, { alpha, eps, ready }, order, scratch, (ordered, parts) =>
     gpu.launch(kernel, {
-      ...{ x: ordered, w, map, out, parts: ordered + order.bytes, counters: gpu.counters, n, k, batch: rows },
+      ...{ x: ordered, w, map, out, parts, counters: gpu.counters, n, k, batch: rows, ...to },
       ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
-    });
-  });
+    }),
+  );
+}
+
+/** The address of a map of weights, in one piece or in halves; 0 where there is none: a copy of those that are not aligned comes to lie anywhere. */
+function mapOf(gpu: Gpu, w: View, { lines, ...pieces }: QuantFlowPlan["boxes"], halves: 1 | 2): number {
+  const [rows] = w.layout.shape as [number];
+  if (!areAligned(w)) return 0;
+  return gpu.boxMap(w.storage, { at: at(w), rows, halves, ...pieces, boxRows: lines / halves, boxPieces: 1 });
 }
 
 /** x (…, k) · wᵀ, where takesWide; null where x has too many rows, or rows of a length that these kernels do not take. */
@@ -78,25 +105,21 @@ export function wideLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   if (rows === 0 || rows > QUANT_WIDE_FEW || n === 0 || k === 0 || !isWideDepth(type, k)) return null;
   const glu = p.glu ? gluNumbers[p.glu] : 0;
   const flow = planQuantFlow({ rows, n, k }, type, gpu.multiprocessors);
-  // A copy of weights that are not aligned comes to lie anywhere.
-  const map = (weights: number): number => {
-    if (!flow || weights !== at(w)) return 0;
-    const { lines, ...pieces } = flow.boxes;
-    const halves = p.glu ? 2 : 1;
-    return gpu.boxMap(w.storage, { at: weights, rows: n, halves, ...pieces, boxRows: lines / halves, boxPieces: 1 });
-  };
+  const map = flow ? mapOf(gpu, w, flow.boxes, p.glu ? 2 : 1) : 0;
   const eps = p.norm?.eps ?? 0;
-  return gpu.filled(dtype, rows * (p.glu ? n / 2 : n), (out) =>
+  const ready = p.norm ? 0 : orderedAt(x, rows, k, type);
+  const width = p.glu ? n / 2 : n;
+  return filledInOrder(gpu, dtype, { rows, k: width }, map ? p.next : null, (out, to) =>
     alignedRows(gpu, x, (from) =>
       alignedBlocks(gpu, w, (weights) =>
         alignedRows(gpu, p.norm?.weight ?? null, (alpha) =>
           gpu.packed(p.bias, (bias) =>
             gpu.packed(p.residual, (residual) => {
               gpu.fenceWeights(w.storage);
-              const added = { alpha, eps, bias, residual, glu };
-              const boxes = { w: weights, map: map(weights) };
-              if (flow && boxes.map) multiplyFlow(gpu, flow, dtype, from, boxes, { rows, n, k }, out, added);
-              else multiplyWide(gpu, type, dtype, from, weights, { rows, n, k }, out, added);
+              const added = { alpha, eps, ready, bias, residual, glu };
+              const shape = { rows, n, k };
+              if (flow && map) multiplyFlow(gpu, flow, dtype, from, { w: weights, map }, shape, out, added, to);
+              else multiplyWide(gpu, type, dtype, from, weights, shape, out, added);
             }),
           ),
         ),

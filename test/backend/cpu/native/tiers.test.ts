@@ -266,6 +266,16 @@ describe.each(variants)("$name beside WebAssembly", ({ tier, name }) => {
     }
   });
 
+  it("rows of what goes past the caches have the bits of a few", () => {
+    const [x, w] = [normal([2049, 1024], "f32", 3)(device), normal([1024], "f32", 4)(device)];
+    for (const op of [(t: Tensor) => nn.softmax(t, -1), (t: Tensor) => nn.layerNorm(t, w, w, 1e-5)]) {
+      const all = op(x);
+      for (const row of [0, 1023, 2048]) {
+        expect(numbers(all.narrow(0, row, 1))).toEqual(numbers(op(x.narrow(0, row, 1))));
+      }
+    }
+  });
+
   it("convolutions", () => {
     for (const [i, [x, w, options]] of (
       [
@@ -278,10 +288,19 @@ describe.each(variants)("$name beside WebAssembly", ({ tier, name }) => {
         [[1, 9, 13, 51], [34, 9, 1, 2], { dilation: [1, 2] }],
         [[1, 3, 9, 6], [197, 3, 3, 3], { padding: 1 }],
         // Of so many taps that vectors are channels: those that fill no vector, rows that end anywhere, several stretches.
-        [[1, 32, 14, 11], [62, 32, 3, 3], { padding: 1 }],
+        [[1, 32, 24, 21], [62, 32, 2, 5], { padding: 1 }],
         [[2, 60, 17, 23], [48, 30, 3, 3], { padding: [2, 1], stride: [1, 2], dilation: [2, 1], groups: 2 }],
         [[1, 261, 7, 7], [79, 261, 2, 2], {}],
         [[1, 30, 50, 19], [111, 30, 3, 3], { padding: [0, 17], stride: [3, 1] }],
+        // By Winograd's products: last rows and columns of tiles that are halves or wholes, rows of all kinds of lengths.
+        [[1, 32, 14, 11], [62, 32, 3, 3], { padding: 1 }],
+        [[2, 16, 9, 7], [19, 16, 3, 3], { padding: [2, 1] }],
+        [[1, 17, 8, 34], [16, 17, 3, 3], {}],
+        [[3, 20, 10, 16], [24, 20, 3, 3], { padding: 1 }],
+        [[1, 18, 11, 33], [33, 18, 3, 3], { padding: [0, 3] }],
+        [[1, 40, 6, 65], [16, 40, 3, 3], { padding: [5, 2] }],
+        [[1, 21, 31, 15], [17, 21, 3, 3], { padding: [1, 0] }],
+        [[2, 65, 8, 8], [70, 65, 3, 3], { padding: 1 }],
       ] as const
     ).entries()) {
       backend.atStart = i % 2 === 0;
@@ -290,6 +309,25 @@ describe.each(variants)("$name beside WebAssembly", ({ tier, name }) => {
       compare(`${x}`, dtype, 4 * Math.sqrt(w[1] * w[2] * w[3]), (on) =>
         image(on).conv2d(weights(on), options as never),
       );
+    }
+  });
+
+  it("images of 3 × 3 taps have the same bits alone, and an infinity is where it is in the plain sum", () => {
+    const [x, w] = [normal([3, 24, 13, 19], "f32", 5)(device), normal([21, 24, 3, 3], "f32", 6)(device)];
+    const all = x.conv2d(w, { padding: 1 });
+    for (const image of [0, 2]) {
+      expect(numbers(x.narrow(0, image, 1).conv2d(w, { padding: 1 }))).toEqual(numbers(all.narrow(0, image, 1)));
+    }
+    for (const special of [Number.POSITIVE_INFINITY, Number.NaN, 3e38]) {
+      const values = numbers(x);
+      // In the second image, at row 6 and column 9 of a channel.
+      values[(24 + 7) * 13 * 19 + 6 * 19 + 9] = special;
+      const put = (on: Device) => Tensor.from(Float32Array.from(values)).reshape([3, 24, 13, 19]).toDeviceSync(on);
+      compare(`${special}`, "f32", 4 * Math.sqrt(9 * 24), (on) => put(on).conv2d(w.toDeviceSync(on), { padding: 1 }));
+      const result = put(device).conv2d(w, { padding: 1 });
+      for (const image of [0, 2]) {
+        expect(numbers(result.narrow(0, image, 1))).toEqual(numbers(all.narrow(0, image, 1)));
+      }
     }
   });
 

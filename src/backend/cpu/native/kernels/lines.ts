@@ -3,17 +3,20 @@
  * a block of columns, which stay in the first cache. The order of k is that of the tile. An item is a block of columns.
  */
 import type { Assembler } from "../assembler.ts";
-import { emitRest, enter, layoutArguments } from "../frame.ts";
+import { enter, layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import { type Label, mem, r8, r9, r10, r12, r13, r14, r15, rax, rbp, rbx, rcx, rdi, rdx, rsi } from "../operands.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
 import { elementBytes } from "./pack.ts";
 import { place } from "./tile.ts";
 
-export const LINE_BLOCK = 1024;
+/** Most columns of a block. Of longer pieces of a line memory gives more in a second. */
+export const LINE_BLOCK = 2048;
 const LINES = 8;
+/** Bytes of a line that are fetched ahead, into the second cache; behind its end those of the next pass. */
+const AHEAD = 4096;
 
-export const lineArguments = layoutArguments("a", "aCol", "b", "bRow", "out", "n", "k");
+export const lineArguments = layoutArguments("a", "aCol", "b", "bRow", "out", "n", "k", "block");
 
 export const emitLines =
   (type: FloatType) =>
@@ -21,9 +24,9 @@ export const emitLines =
     const simd = new Simd(a, isa);
     const es = elementBytes(type);
     const step = isa.lanes * es;
-    const { local, leave } = enter(a, "end", "width", "left");
+    const { local, leave } = enter(a, "end", "width", "left", "ahead", "turn", "next");
     const arg = lineArguments.at(rbx);
-    const [sums, first, fifth, ninth, thirteenth, one, three] = [r13, r8, r9, rcx, rdx, r14, r15];
+    const [sums, first, fifth, ahead, aheadFifth, one, three] = [r13, r8, r9, rcx, rdx, r14, r15];
     const done = a.label();
     a.mov(rbx, rdi);
     a.mov(r12, rsi);
@@ -35,9 +38,25 @@ export const emitLines =
     a.cmp(r12, local.end);
     a.jae(done);
     a.mov(rcx, r12);
-    a.imul(rcx, rcx, LINE_BLOCK);
-    emitRest(a, rax, arg.n, rcx, LINE_BLOCK, rdx);
+    a.imul(rcx, arg.block);
+    a.mov(rax, arg.n);
+    a.sub(rax, rcx);
+    a.cmp(rax, arg.block);
+    a.cmova(rax, arg.block);
     a.mov(local.width, rax);
+    // No further than the block is wide; of the lines of the next pass where no more than that is left.
+    a.mov(rdx, AHEAD / es);
+    a.cmp(rdx, rax);
+    a.cmova(rdx, rax);
+    a.mov(local.turn, rdx);
+    a.mov(r8, one);
+    a.imul(r8, r8, LINES);
+    a.sub(rdx, rax);
+    a.lea(r8, mem(r8, { index: rdx, scale: es }));
+    a.mov(local.next, r8);
+    a.add(rdx, rax);
+    a.imul(rdx, rdx, es);
+    a.mov(local.ahead, rdx);
     a.mov(tail, rax);
     a.and(tail, isa.lanes - 1);
     simd.prepareTail();
@@ -46,7 +65,12 @@ export const emitLines =
     a.mov(rsi, arg.a);
     // The sums begin at zero.
     simd.zero(isa.v(0));
-    for (let i = 0; i < LINE_BLOCK / isa.lanes; i += 1) a.vmovups(mem(sums, i * isa.bytes), isa.v(0));
+    a.mov(r10, 0);
+    const zeros = a.here();
+    a.vmovups(mem(sums, { index: r10, scale: 4 }), isa.v(0));
+    a.add(r10, isa.lanes);
+    a.cmp(r10, local.width);
+    a.jb(zeros);
     a.mov(rax, arg.k);
     a.mov(local.left, rax);
 
@@ -57,20 +81,24 @@ export const emitLines =
         a.add(rsi, arg.aCol);
       }
       a.mov(first, rdi);
-      if (lines > 4) {
-        a.lea(fifth, mem(rdi, { index: one, scale: 4 }));
-        a.lea(ninth, mem(rdi, { index: one, scale: 8 }));
-        a.lea(thirteenth, mem(ninth, { index: one, scale: 4 }));
-      }
+      if (lines > 4) a.lea(fifth, mem(rdi, { index: one, scale: 4 }));
       a.mov(r10, sums);
       const line = (i: number) => place(i < 4 ? first : fifth, i % 4, one, three, 0);
       const body = (isTail: boolean) => {
         const y = isa.v(0);
         a.vmovups(y, mem(r10));
+        const fetches = lines > 4 && !isTail;
+        if (fetches) {
+          a.mov(rax, local.ahead);
+          a.cmp(rbp, local.turn);
+          a.cmovb(rax, local.next);
+          a.lea(ahead, mem(first, { index: rax }));
+          a.lea(aheadFifth, mem(fifth, { index: rax }));
+        }
         for (let i = 0; i < lines; i++) {
           const x = isa.v(6 + i);
-          // The lines of the next pass: a line is too short for the processor to foresee them, and too much for the first cache.
-          if (lines > 4 && !isTail) a.prefetcht1(place(i < 4 ? ninth : thirteenth, i % 4, one, three, 0));
+          // A line is too short for the processor to foresee it, and eight are too much for the first cache.
+          if (fetches) a.prefetcht1(place(i < 4 ? ahead : aheadFifth, i % 4, one, three, 0));
           if (type === "f32" && !isTail) a.vfmadd231ps(y, x, line(i));
           else {
             const b = isa.v(1 + (i % 4));
@@ -89,7 +117,7 @@ export const emitLines =
       const loop = a.here();
       body(false);
       a.add(first, step);
-      if (lines > 4) for (const base of [fifth, ninth, thirteenth]) a.add(base, step);
+      if (lines > 4) a.add(fifth, step);
       a.add(r10, isa.bytes);
       a.sub(rbp, isa.lanes);
       a.jae(loop);
@@ -116,7 +144,7 @@ export const emitLines =
     a.bind(finished);
 
     a.mov(rcx, r12);
-    a.imul(rcx, rcx, LINE_BLOCK);
+    a.imul(rcx, arg.block);
     a.mov(rdx, arg.out);
     a.lea(rdx, mem(rdx, { index: rcx, scale: es }));
     a.mov(r10, sums);

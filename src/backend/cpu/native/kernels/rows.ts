@@ -28,7 +28,8 @@ import { emitLargest } from "./largest.ts";
 import { expNegative } from "./math.ts";
 import { elementBytes } from "./pack.ts";
 
-export const rowArguments = layoutArguments("x", "out", "cols", "weight", "bias", "eps");
+/** `isStreamed`: results go past the caches, which is for f32 in whole vectors at aligned places. */
+export const rowArguments = layoutArguments("x", "out", "cols", "weight", "bias", "eps", "isStreamed");
 
 /** What a row's passes share. */
 interface Row {
@@ -40,6 +41,8 @@ interface Row {
    * are the last few.
    */
   each(body: (isTail: boolean) => void): void;
+  /** The same for the results, which `body` leaves in `value`; `t` and `u` are used. */
+  eachResult(body: (isTail: boolean) => void, value: Vec, t: Vec, u: Vec): void;
 }
 
 const x = r14;
@@ -81,7 +84,7 @@ function emitRows(
     a.mov(register, field);
     a.lea(register, mem(register, { index: rax, scale: es }));
   }
-  const each = (body: (isTail: boolean) => void) => {
+  const each = (body: (isTail: boolean) => void, hasTail = true) => {
     const [rest, end] = [a.label(), a.label()];
     a.mov(at, 0);
     a.mov(rbp, arg.cols);
@@ -94,15 +97,38 @@ function emitRows(
     a.sub(rbp, isa.lanes);
     a.jae(loop);
     a.bind(rest);
+    if (!hasTail) return;
     a.test(tail, tail);
     a.je(end);
     body(true);
     a.bind(end);
   };
-  row({ simd, type, v: (id) => isa.v(id), each }, arg);
+  const eachResult: Row["eachResult"] = (body, value, t, u) => {
+    const to = mem(out, { index: at, scale: es });
+    const [streamed, end] = [a.label(), a.label()];
+    if (type === "f32") {
+      a.cmp(arg.isStreamed, 0);
+      a.jne(streamed);
+    }
+    each((isTail) => {
+      body(isTail);
+      if (isTail) simd.storeTail(to, type, value, t, u);
+      else simd.store(to, type, value, t, u);
+    });
+    if (type !== "f32") return;
+    a.jmp(end);
+    a.bind(streamed);
+    each((isTail) => {
+      body(isTail);
+      a.vmovntps(to, value);
+    }, false);
+    a.bind(end);
+  };
+  row({ simd, type, v: (id) => isa.v(id), each, eachResult }, arg);
   a.add(r12, 1);
   a.jmp(rows);
   a.bind(done);
+  if (type === "f32") a.sfence();
   leave();
 }
 
@@ -116,18 +142,15 @@ function loadAt({ simd, type }: Row, dst: Vec, base: Gpr, isTail: boolean, store
   else simd.load(dst, stored, from);
 }
 
-function storeAt({ simd, type }: Row, src: Vec, t: Vec, u: Vec, isTail: boolean): void {
-  const to = mem(out, { index: at, scale: elementBytes(type) });
-  if (isTail) simd.storeTail(to, type, src, t, u);
-  else simd.store(to, type, src, t, u);
-}
-
 /** What the exponentials of a row ask for. */
 const expNegativeConstants = (isa: Isa) => (trial: Simd) => expNegative(trial, isa.v(1), temporaries(isa));
 const temporaries = (isa: Isa) =>
   [4, 5, 6, 7, 8, 9, 10, 11].map((id) => isa.v(id)) as unknown as Parameters<typeof expNegative>[2];
 
-/** e^(x − largest) / sum; the exponentials wait in the result, or in the thread's memory where that is narrower. */
+/**
+ * e^(x − largest) / sum; the exponentials wait where the result will be, or in the thread's memory where that is narrower or
+ * goes past the caches.
+ */
 export const emitSoftmax =
   (type: FloatType) =>
   (a: Assembler, isa: Isa): void =>
@@ -136,9 +159,14 @@ export const emitSoftmax =
       isa,
       type,
       (row, arg) => {
-        const { simd, v, each } = row;
+        const { simd, v, each, eachResult } = row;
         const es = elementBytes(type);
-        const kept = type === "f32" ? out : scratch;
+        const kept = type === "f32" ? rdi : scratch;
+        if (type === "f32") {
+          a.mov(kept, out);
+          a.cmp(arg.isStreamed, 0);
+          a.cmovne(kept, scratch);
+        }
         const [most, value, sums, more] = [v(0), v(1), v(2), v(3)];
         const temps = temporaries(isa);
         // What is no number is not the largest: it makes the sum none, and with it the row.
@@ -185,14 +213,14 @@ export const emitSoftmax =
         const nextRow = r9;
         a.mov(nextRow, arg.cols);
         a.lea(nextRow, mem(x, { index: nextRow, scale: es }));
-        each((isTail) => {
+        const scaled = (isTail: boolean) => {
           if (!isTail) a.prefetcht0(mem(nextRow, { index: at, scale: es }));
           const from = mem(kept, { index: at, scale: 4 });
           if (isTail) simd.loadTail(value, "f32", from);
           else a.vmovups(value, from);
           a.vmulps(value, value, scale);
-          storeAt(row, value, temps[0], temps[1], isTail);
-        });
+        };
+        eachResult(scaled, value, temps[0], temps[1]);
       },
       expNegativeConstants(isa),
     );
@@ -208,7 +236,7 @@ export const emitNorm =
   (type: FloatType, { isCentred, hasWeight, hasBias }: NormKind) =>
   (a: Assembler, isa: Isa): void =>
     emitRows(a, isa, type, (row, arg) => {
-      const { simd, v, each } = row;
+      const { simd, v, each, eachResult } = row;
       const [value, low, high, sums, more, mean] = [v(0), v(1), v(2), v(3), v(4), v(5)];
       const [head, rest, scale, count] = [v(6), v(7), v(8), v(9)];
       const total = () => {
@@ -258,7 +286,7 @@ export const emitNorm =
       a.vbroadcastss(scale, sums.x);
       a.mov(r8, arg.weight);
       a.mov(r9, arg.bias);
-      each((isTail) => {
+      const scaled = (isTail: boolean) => {
         loadAt(row, value, x, isTail);
         if (isCentred) {
           a.vsubps(value, value, head);
@@ -270,8 +298,8 @@ export const emitNorm =
         if (hasWeight && hasBias) a.vfmadd213ps(value, low, high);
         else if (hasWeight) a.vmulps(value, value, low);
         else if (hasBias) a.vaddps(value, value, high);
-        storeAt(row, value, v(10), v(11), isTail);
-      });
+      };
+      eachResult(scaled, value, v(10), v(11));
     });
 
 /** Doubles that belong to elements outside the tail become zero; `t` is used. */

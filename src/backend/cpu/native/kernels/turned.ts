@@ -37,14 +37,27 @@ import { place } from "./tile.ts";
 /** Most rows: their sums share the registers with the square. */
 export const turnedRows = ({ masks }: Isa): number => (masks ? 8 : 4);
 
-export const turnedArguments = layoutArguments("a", "aRow", "aCol", "b", "bCol", "out", "outRow", "m", "n", "k");
+export const turnedArguments = layoutArguments(
+  "a",
+  "aRow",
+  "aCol",
+  "b",
+  "bCol",
+  "out",
+  "outRow",
+  "m",
+  "n",
+  "k",
+  /** Bytes of half as many columns that are fetched at a time, as these are read: none where there are gaps between columns. */
+  "fetched",
+);
 
 /** Rows of the kernel for m of them, of which the last ones are the last row again: turning takes as long as four of them. */
 export const turnedHeight = (m: number): number => (m === 1 ? 1 : m <= 4 ? 4 : 8);
 
 /**
- * Columns that an item may have: those of a vector; of one row of floats half of them, too, as memory gives eight streams
- * faster than sixteen.
+ * Columns that an item may have: those of a vector; of one row of floats half of them, too, which come from memory: the next
+ * ones are fetched into the second cache in the order in which they lie there, while these are read side by side.
  */
 export const turnedColumns = ({ masks, lanes }: Isa, type: FloatType, rows: number): readonly number[] =>
   masks && type === "f32" && rows === 1 ? [16, 8] : [lanes];
@@ -57,7 +70,7 @@ export const emitTurned =
     const isHalf = lanes < isa.lanes;
     const steps = isa.bytes / es;
     /** Bytes of a column that are fetched ahead: what lies nearer is on its way. */
-    const AHEAD = isHalf ? 1024 : 512;
+    const AHEAD = 512;
     const { local, leave } = enter(a, "end", "xRow", "column", "next");
     const arg = turnedArguments.at(rbx);
     const bases = [rsi, rdi, r8, r9].slice(0, lanes / 4) as Gpr[];
@@ -94,20 +107,28 @@ export const emitTurned =
       if (q === 0) a.mov(base, rax);
       else a.lea(base, mem(bases[q - 1]!, { index: stride, scale: 4 }));
     }
-    // From the end of its columns to the beginning of the next item's, if that is this thread's.
-    a.mov(rax, arg.k);
-    a.imul(rax, rax, -es);
-    a.mov(rbp, stride);
-    a.imul(rbp, rbp, lanes);
-    a.add(rax, rbp);
-    a.add(rax, AHEAD);
-    a.mov(d(rcx), AHEAD);
     a.lea(rbp, mem(r12, 1));
-    a.cmp(rbp, local.end);
-    a.cmovae(rax, rcx);
-    a.mov(local.next, rax);
+    if (isHalf) {
+      // The next item's columns, one after the other, if they are this thread's.
+      a.mov(ahead, stride);
+      a.imul(ahead, ahead, lanes);
+      a.add(ahead, bases[0]!);
+      a.cmp(rbp, local.end);
+      a.cmovae(ahead, bases[0]!);
+    } else {
+      // From the end of its columns to the beginning of the next item's, if that is this thread's.
+      a.mov(rax, arg.k);
+      a.imul(rax, rax, -es);
+      a.mov(rcx, stride);
+      a.imul(rcx, rcx, lanes);
+      a.add(rax, rcx);
+      a.add(rax, AHEAD);
+      a.mov(d(rcx), AHEAD);
+      a.cmp(rbp, local.end);
+      a.cmovae(rax, rcx);
+      a.mov(local.next, rax);
+    }
     for (const sum of sums) simd.zero(sum);
-    a.push(x);
     a.mov(xRow, arg.k);
     a.shl(xRow, 2);
     a.lea(xThree, mem(xRow, { index: xRow, scale: 2 }));
@@ -145,13 +166,18 @@ export const emitTurned =
         multiply(line, 2 * k + 1);
       }
     }
-    // What comes next of each column is fetched meanwhile, and where it ends what the next item begins with.
-    a.mov(d(rax), AHEAD);
-    a.cmp(rbp, AHEAD / es);
-    a.cmovb(rax, local.next);
-    for (const base of bases) {
-      a.lea(ahead, mem(base, { index: rax }));
-      for (let i = 0; i < 4; i++) a.prefetcht1(place(ahead, i, stride, three, 0));
+    if (isHalf) {
+      for (let i = 0; i < lanes; i++) a.prefetcht1(mem(ahead, isa.bytes * i));
+      a.add(ahead, arg.fetched);
+    } else {
+      // What comes next of each column is fetched meanwhile, and where it ends what the next item begins with.
+      a.mov(d(rax), AHEAD);
+      a.cmp(rbp, AHEAD / es);
+      a.cmovb(rax, local.next);
+      for (const base of bases) {
+        a.lea(ahead, mem(base, { index: rax }));
+        for (let i = 0; i < 4; i++) a.prefetcht1(place(ahead, i, stride, three, 0));
+      }
     }
     advance(isa.bytes, steps);
     a.sub(rbp, steps);
@@ -161,7 +187,7 @@ export const emitTurned =
     a.je(end);
     emitLastSteps(simd, type, lanes, bases[0]!, stride, multiply, advance);
     a.bind(end);
-    a.pop(x);
+    a.sub(x, xRow);
     a.mov(rax, arg.out);
     a.mov(rbp, local.column);
     a.lea(rax, mem(rax, { index: rbp, scale: es }));

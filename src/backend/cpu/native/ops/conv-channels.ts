@@ -1,21 +1,17 @@
 /** Convolutions whose vectors are output channels: when, and in what pieces. */
 
 import type { Layout } from "../../../../core/layout.ts";
-import type { View } from "../../../backend.ts";
 import type { ConvParams } from "../../../fused-ops.ts";
 import type { CpuBackend } from "../../backend.ts";
 import type { Engine } from "../../engine.ts";
-import { recording } from "../../recording.ts";
-import { addressInside } from "../bounds.ts";
 import { kernels } from "../catalogue.ts";
 import type { Isa } from "../isa.ts";
 import { channelArguments, MOST_OUTPUTS, MOST_ROW_BYTES, RUN } from "../kernels/conv-channels.ts";
 import { weightArguments } from "../kernels/conv-weights.ts";
-import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
-import { hole, type Job, type JobList } from "../pool.ts";
+import { hole, type Job } from "../pool.ts";
 import { newOffsets } from "./conv-offsets.ts";
-import { copyOf } from "./copies.ts";
+import { type ConvCall, convByPlan, type Plan } from "./conv-plans.ts";
 
 /** Fewer taps do not pay for turning the results, and fewer outputs not for turning the weights. */
 const LEAST_TAPS = 256;
@@ -30,127 +26,11 @@ interface Pieces {
   readonly rows: number;
 }
 
-/** All but the addresses of a call: they depend on shapes alone, and finding them out takes as long as a small convolution. */
-interface Plan {
-  readonly weightBytes: number;
-  /** With holes for weights as they are, and turned. */
-  readonly pack: JobList;
-  /** With holes for the image, the turned weights and the results. */
-  readonly product: JobList;
-  /** Of the table of taps in the heap. */
-  readonly offsets: number;
-}
-/** Plans by all that they depend on; null where the other tiles are better. */
-const plans = new WeakMap<CpuBackend, Map<string, Plan | null>>();
-const MOST_PLANS = 64;
-
-/** What was found for weights at their last call, which mostly is what their next one asks for. */
-interface Latest {
-  /** Weights that came once may be others the next time; those that come again are worth a copy. */
-  isAgain: boolean;
-  readonly known: Map<string, Plan | null>;
-  readonly key: string;
-  readonly x: Layout;
-  readonly p: ConvParams;
-  readonly threads: number;
-  readonly plan: Plan | null;
-}
-const latest = new WeakMap<Layout, Latest>();
-
 /** Of each thread's part: the rest is taken item by item, so that none waits long for another. */
 const HEAD = 0.9;
-/** Turned weights of the call at hand, if they are no larger. */
-const SHARED_BYTES = 4 * 2 ** 20;
-let shared: number | undefined;
-
 /** Whether it ran: f32 weights without gaps, rows of f32 without gaps, results at `out`. */
-export function convByChannels(
-  backend: CpuBackend,
-  native: Native,
-  x: View,
-  w: View,
-  p: ConvParams,
-  out: number,
-): boolean {
-  const { engine } = backend;
-  // Plans may go when there are many.
-  recording()?.refuse("a convolution's offsets are looked up");
-  const plan = planOf(backend, native, x.layout, w.layout, p);
-  if (!plan) return false;
-  const { threads } = engine;
-  const pack = (weights: number): void => {
-    plan.pack.fill(addressInside(w), weights);
-    native.replay(threads, plan.pack);
-  };
-  const multiply = (weights: number): boolean => {
-    plan.product.fill(addressInside(x), weights, out);
-    native.replay(threads, plan.product);
-    return true;
-  };
-  if (latest.get(w.layout)!.isAgain) {
-    const { offset, shape, numel } = w.layout;
-    const [n, { groups }, { lanes }] = [shape[0]!, p, native.isa];
-    const of = { type: "conv", offset, n, groups, k: numel / n, lanes } as const;
-    const copy = copyOf(w.storage.block, of, plan.weightBytes, pack);
-    if (copy !== undefined) return multiply(copy);
-  }
-  if (plan.weightBytes <= SHARED_BYTES) {
-    shared ??= guarded(SHARED_BYTES).address;
-    pack(shared);
-    return multiply(shared);
-  }
-  const at = engine.alloc(plan.weightBytes + 64);
-  try {
-    const weights = Math.ceil((engine.base + at) / 64) * 64;
-    pack(weights);
-    return multiply(weights);
-  } finally {
-    engine.release(at);
-  }
-}
-
-const isSame = (a: readonly number[], b: readonly number[]): boolean =>
-  a[0] === b[0] && a[1] === b[1] && a[2] === b[2] && a[3] === b[3];
-const isSamePair = (a: readonly [number, number], b: readonly [number, number]): boolean =>
-  a[0] === b[0] && a[1] === b[1];
-
-function planOf(backend: CpuBackend, native: Native, x: Layout, w: Layout, p: ConvParams): Plan | null {
-  const { engine } = backend;
-  const { threads } = engine;
-  let known = plans.get(backend);
-  if (!known) {
-    known = new Map();
-    plans.set(backend, known);
-  }
-  const last = latest.get(w);
-  if (
-    last?.known === known &&
-    last.threads === threads &&
-    isSame(last.x.shape, x.shape) &&
-    isSame(last.x.strides, x.strides) &&
-    isSamePair(last.p.stride, p.stride) &&
-    isSamePair(last.p.padding, p.padding) &&
-    isSamePair(last.p.dilation, p.dilation) &&
-    last.p.groups === p.groups &&
-    known.get(last.key) === last.plan
-  ) {
-    last.isAgain = true;
-    return last.plan;
-  }
-  const { stride, padding, dilation, groups } = p;
-  const key = [...x.shape, ...x.strides, ...w.shape, ...stride, ...padding, ...dilation, groups, threads].join();
-  let plan = known.get(key);
-  if (plan === undefined) {
-    if (known.size >= MOST_PLANS) {
-      for (const old of known.values()) if (old) engine.release(old.offsets);
-      known.clear();
-    }
-    plan = makePlan(engine, native, x, w.shape, p);
-    known.set(key, plan);
-  }
-  latest.set(w, { isAgain: false, known, key, x, p, threads, plan });
-  return plan;
-}
+export const convByChannels = (backend: CpuBackend, native: Native, call: ConvCall): boolean =>
+  convByPlan(backend, native, call, "conv", makePlan) !== null;
 
 function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[], p: ConvParams): Plan | null {
   const { lanes, bytes } = native.isa;
@@ -230,7 +110,7 @@ function makePlan(engine: Engine, native: Native, x: Layout, w: readonly number[
   };
   return {
     weightBytes: p.groups * weightsGroup,
-    offsets,
+    memory: offsets,
     pack: native.list(engine.threads, [pack]),
     product: native.list(engine.threads, [product]),
   };

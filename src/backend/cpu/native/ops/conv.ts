@@ -9,10 +9,13 @@ import { addressFor, addressInside } from "../bounds.ts";
 import { kernels } from "../catalogue.ts";
 import { CHANNELS, convArguments, MOST_PANELS, readsImage, spreadArguments } from "../kernels/conv.ts";
 import { tileShape } from "../kernels/tile.ts";
+import type { Native } from "../native.ts";
 import type { Job } from "../pool.ts";
 import { isFloatType } from "../simd.ts";
 import { convByChannels } from "./conv-channels.ts";
 import { offsetsOf, type TapStrides } from "./conv-offsets.ts";
+import type { ConvCall } from "./conv-plans.ts";
+import { convByWinograd, imageOf } from "./conv-winograd.ts";
 
 /** Fewer output channels of a group are no rows for the tile. */
 const FEW_OUTPUTS = 3;
@@ -54,7 +57,20 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
 
   const n = x.layout.shape[0]! * w.layout.shape[0]! * p.size[0] * p.size[1];
   const storage = Storage.alloc(backend, "f32", n);
-  if (convByChannels(backend, native, x, w, p, addressFor(storage, n))) return storage;
+  const call: ConvCall = { x, w, p, out: addressFor(storage, n) };
+  const odd = convByWinograd(backend, native, call);
+  if (odd === undefined) plainly(backend, native, call);
+  else {
+    const bytes = (4 * n) / x.layout.shape[0]!;
+    for (const i of odd) plainly(backend, native, { ...call, x: imageOf(x, i), out: call.out + i * bytes });
+  }
+  return storage;
+}
+
+/** As the sums that a convolution is: each output a chain of fused multiply-adds in the order of its taps. */
+function plainly(backend: CpuBackend, native: Native, call: ConvCall): void {
+  if (convByChannels(backend, native, call)) return;
+  const { x, w, p, out } = call;
   const [batch, channels, height, width] = x.layout.shape as [number, number, number, number];
   const [outs, depth] = w.layout.shape as [number, number];
   const [outHeight, outWidth] = p.size;
@@ -118,7 +134,7 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
         offsets: engine.base + offsetsOf(engine, w.layout.shape, p.dilation, p.stride, images),
         w: addressInside(w),
         wRow: 4 * k,
-        out: addressFor(storage, n),
+        out,
         outputs,
         width: outWidth,
         groups: p.groups,
@@ -134,5 +150,4 @@ function ofFloats(backend: CpuBackend, x: View, w: View, p: ConvParams): Storage
   } finally {
     if (spreadAt !== undefined) engine.release(spreadAt);
   }
-  return storage;
 }

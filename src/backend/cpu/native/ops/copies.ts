@@ -15,7 +15,7 @@ const MOST_BYTES = 2 ** 28;
 
 /** What a copy is of: views of one matrix may begin where others do. */
 export interface Copied {
-  readonly type: NativeQuantType | "conv";
+  readonly type: NativeQuantType | "conv" | "winograd";
   readonly offset: number;
   /** Rows, in how many groups, and elements of each. */
   readonly n: number;

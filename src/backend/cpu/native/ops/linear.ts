@@ -133,7 +133,7 @@ function normJob(
   const kind = { isCentred: false, hasWeight: true, hasBias: false };
   return {
     kernel: native.kernel(kernels.norm(dtype, kind)),
-    args: rowArguments.words({ x, out, cols, weight, bias: 0, eps: { double: eps } }),
+    args: rowArguments.words({ x, out, cols, weight, bias: 0, eps: { double: eps }, isStreamed: 0 }),
     total: rows,
     grain: Math.max(1, Math.floor(CHUNK / cols)),
   };

@@ -17,7 +17,7 @@ export const MANY = 16384;
 /** Elements of a chunk: a multiple of every vector and cache line. */
 const GRAIN = 16384;
 /** Results of so many bytes would push everything else out of the caches. */
-const STREAMED_BYTES = 8 * 2 ** 20;
+export const STREAMED_BYTES = 8 * 2 ** 20;
 
 export const unary = (backend: CpuBackend, op: UnaryOp, x: View): Storage | undefined =>
   op in formulas ? map(backend, op as keyof typeof formulas, x, null, 0, 0) : undefined;

@@ -54,6 +54,8 @@ const STAGE = 16 * 2 ** 20;
 const READ_BYTES = 2 ** 20;
 /** Multiplications that are worth a chunk. */
 const CHUNK = 2 ** 18;
+/** Columns of one row's product that are worth a block. */
+const LEAST_BLOCK = 512;
 
 /** No batch. */
 const single = { shape: [], strides: [[], []] } as const;
@@ -167,7 +169,7 @@ function simplest(p: Product): Product {
 
 /** The jobs of a product that needs no memory for them. */
 function jobsOf(native: Native, p: Product, threads: number): Job[] | undefined {
-  if (p.m === 1 && p.batch === 1 && p.b.col === sizeOf(p.type)) return [alongLines(native, p)];
+  if (p.m === 1 && p.batch === 1 && p.b.col === sizeOf(p.type)) return [alongLines(native, p, threads)];
   if (isTurned(native, p)) return [turned(native, p, threads)];
   if (isWidenedByEach(native, p)) return widenedPanels(native, p, threads);
   const size = p.m * p.n * p.k;
@@ -275,13 +277,15 @@ function words(native: Native, p: Product, block: Block): Word[] {
   });
 }
 
-/** One row, and lines of B as they are. */
-function alongLines(native: Native, { type, a, b, out, n, k }: Product): Job {
+/** One row, and lines of B as they are: blocks as wide as may be, but as many for each thread. */
+function alongLines(native: Native, { type, a, b, out, n, k }: Product, threads: number): Job {
+  const blocks = Math.ceil(Math.ceil(n / LINE_BLOCK) / threads) * threads;
+  const block = Math.max(LEAST_BLOCK, Math.ceil(n / blocks / native.isa.lanes) * native.isa.lanes);
   return {
     kernel: native.kernel(kernels.lines(type)),
-    args: lineArguments.words({ a: a.address, aCol: a.col, b: b.address, bRow: b.row, out, n, k }),
-    total: Math.ceil(n / LINE_BLOCK),
-    grain: Math.max(1, Math.floor(CHUNK / (LINE_BLOCK * k))),
+    args: lineArguments.words({ a: a.address, aCol: a.col, b: b.address, bRow: b.row, out, n, k, block }),
+    total: Math.ceil(n / block),
+    grain: Math.max(1, Math.floor(CHUNK / (block * k))),
   };
 }
 
@@ -295,12 +299,11 @@ const isTurned = ({ isa }: Native, { type, m, n, k, batch, b }: Product): boolea
 
 function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: number): Job {
   const height = turnedHeight(m);
-  // Several threads read memory as fast as it is, and eight streams of it are faster than sixteen.
+  const es = sizeOf(type);
+  // Half as many columns take longer to multiply than to come from the caches.
   const possible = turnedColumns(native.isa, type, height);
-  const isFromMemory = threads > 1 && n * k * sizeOf(type) > native.isa.cacheBytes;
-  const columns = isFromMemory ? possible.at(-1)! : possible[0]!;
+  const columns = n * k * es > native.isa.cacheBytes ? possible.at(-1)! : possible[0]!;
   const items = Math.ceil(n / columns);
-  const outRow = n * sizeOf(type);
   return {
     kernel: native.kernel(kernels.turned(type, height, columns)),
     args: turnedArguments.words({
@@ -310,10 +313,11 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: 
       b: b.address,
       bCol: b.col,
       out,
-      outRow,
+      outRow: n * es,
       m,
       n,
       k,
+      fetched: b.col === k * es ? columns * native.isa.bytes : 0,
     }),
     total: items,
     // What comes next is fetched within a chunk: few large ones.

@@ -10,6 +10,7 @@ import { type NormKind, rowArguments, sumArguments } from "../kernels/rows.ts";
 import type { Native } from "../native.ts";
 import { SCRATCH_BYTES } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
+import { STREAMED_BYTES } from "./map.ts";
 
 /** Elements of a chunk of rows. */
 const CHUNK = 16384;
@@ -69,15 +70,17 @@ function normalized(
   kernel: Kernel,
 ): Storage {
   const storage = Storage.alloc(backend, type, rows * cols);
+  const out = addressFor(storage, rows * cols);
   native.run(backend.engine.threads, {
     kernel: native.kernel(kernel),
     args: rowArguments.words({
       x: addressInside(x),
-      out: addressFor(storage, rows * cols),
+      out,
       cols,
       weight: weight ? addressInside(weight) : 0,
       bias: bias ? addressInside(bias) : 0,
       eps: { double: eps },
+      isStreamed: Number(rows * cols * 4 >= STREAMED_BYTES && out % 64 === 0 && cols % native.isa.lanes === 0),
     }),
     total: rows,
     grain: Math.max(1, Math.floor(CHUNK / cols)),
