@@ -283,6 +283,59 @@ template <class Q, u32 ROWS> struct QuantEven {
   }
 };
 
+GPU_FN u32 exponent_within(f32 x, u32 least, u32 most) {
+  const u32 exponent = f32_bits(x) >> 23;
+  return exponent < least ? least : exponent > most ? most : exponent;
+}
+// A row of x as QuantEven wants it, with a norm where there is an alpha: as OrderedRow (quant-wide.h) does it, with one vector to a thread and
+// so few registers that blocks find room beside those of products, which may begin at once.
+template <class T> GPU_FN void order_row(f32* shared, const T* x, const T* alpha, u16* out, u32 row, u32 rows, u32 k, u32 order, f32 eps) {
+  typedef Vec<T, 8> V;
+  let_next_begin();
+  const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), height = (rows + 7) / 8 * 8;
+  u16* const staged = (u16*)(shared + 64) + warp * PIECE;
+  V v{}, a;
+  UNROLL for (u32 j = 0; j < 8; j++) a.v[j] = narrow<T>(1.0f);
+  if (alpha) a = *(const V*)(alpha + tid_x() * 8);
+  u32 places[2] = {0, 0};
+  UNROLL for (u32 j = 0; j < 8; j++) places[j / 4] |= ordered_from(lane * 8 + j, order) << j % 4 * 8;
+  wait_for_previous();
+  if (row < rows) v = *(const V*)(x + (size_t)row * k + tid_x() * 8);
+  f32 scale = 1, squares, largest;
+  // Hardly ever more than once: where squares have overflown or vanished, the largest of x tells what it is to be scaled by.
+  NO_UNROLL for (u32 pass = 0; pass < 3; pass++) {
+    squares = 0, largest = 0;
+    UNROLL for (u32 j = 0; j < 8; j++) {
+      const f32 y = widen(v.v[j]) * scale;
+      squares += y * y;
+      largest = maximum(largest, m_abs(pass == 1 ? y : y * widen(a.v[j])));
+    }
+    u32 bits = warp_most(f32_bits(largest));
+    UNROLL for (u32 mask = 16; mask; mask /= 2) squares += shfl_xor(squares, mask);
+    if (lane == 0) shared[warp] = squares, shared[32 + warp] = f32_from_bits(bits);
+    barrier();
+    squares = lane < warps ? shared[lane] : 0.0f;
+    largest = f32_from_bits(warp_most(lane < warps ? f32_bits(shared[32 + lane]) : 0));
+    UNROLL for (u32 mask = 16; mask; mask /= 2) squares += shfl_xor(squares, mask);
+    if (!alpha || pass == 2 || (pass == 0 && squares < 1e36f && squares > 1e-20f && largest < 1e36f && largest > 1e-30f)) break;
+    if (pass == 1) scale = f32_from_bits((254 - exponent_within(largest, 77, 253)) << 23);
+    barrier();  // what is told next goes where what was told is read
+  }
+  if (alpha) {
+    const f32 factor = 1.0f / m_sqrt(squares / (f32)k + eps * scale * scale);
+    scale *= factor, largest *= factor;
+  }
+  const u32 near = exponent_within(largest, 15, 254);
+  scale *= f32_from_bits((268 - near) << 23);
+  Words4 to;
+  UNROLL for (u32 j = 0; j < 4; j++) to.v[j] = pack2(f16{}, widen(v.v[2 * j]) * scale * widen(a.v[2 * j]), widen(v.v[2 * j + 1]) * scale * widen(a.v[2 * j + 1]));
+  store_shared<4>((u32*)staged, lane * 4, to);
+  wave_sync();
+  UNROLL for (u32 j = 0; j < 4; j++) to.v[j] = staged[places[j / 2] >> j % 2 * 16 & 255u] | (u32)staged[places[j / 2] >> (j % 2 * 16 + 8) & 255u] << 16;
+  put((u32*)(out + ((size_t)(tid_x() / 8) * height + row) * WIDE_ROW + (tid_x() % 8 ^ row % 8) * 8), to);
+  if (tid_x() == 0) ((f32*)(out + (size_t)height * k))[row] = f32_from_bits((near - 14) << 23);
+}
+
 }  // namespace gpu
 #endif
 #endif

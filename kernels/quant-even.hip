@@ -21,4 +21,18 @@ namespace gpu {
 QUANT_q8_0(QUANT_EVEN)
 QUANT_q4_0(QUANT_EVEN)
 
+// x as these products want it, with a norm where there is an alpha; k is a multiple of 256. Launch: a block per row, of which there are eights,
+// and a thread for each eight elements.
+#if GPU_WARPGROUPS
+#define EVEN_ORDER_BODY(T) \
+  SHARED(f32, shared, 64 + QUANT_ORDER_BLOCK * 4); \
+  order_row<T>(shared, x, alpha, (u16*)out, (u32)bid_x(), rows, k, order, (f32)eps);
+#else
+#define EVEN_ORDER_BODY(T) wait_for_previous();
+#endif
+#define EVEN_ORDER(T) \
+  KERNEL_EARLY(QUANT_ORDER_BLOCK, 2, even_order_##T, const T* x, const T* alpha, void* out, u32 rows, u32 k, u32 order, f64 eps) { EVEN_ORDER_BODY(T) }
+GPU_bf16(EVEN_ORDER)
+GPU_f16(EVEN_ORDER)
+
 }  // namespace gpu

@@ -45,6 +45,7 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
         flowQuants.filter((type) => weights.includes(type)).map((type) => `quant_flow_${size}_${type}` as const),
       ),
       `quant_order_${dtype}`,
+      ...(evenQuants.some((type) => weights.includes(type)) ? [`even_order_${dtype}` as const] : []),
     ]);
   return existing([
     ...(["", "_some", "_few"] as const).flatMap((size) =>

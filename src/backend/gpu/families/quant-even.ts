@@ -1,9 +1,9 @@
 /** Linear layers of up to 16 rows of halves with quantized weights whose rows are whole pieces of 256, as decoding several texts at once has them. */
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { MAX_COUNTERS, sharedBudget } from "../attention-plan.ts";
-import { family, gridFor } from "./family.ts";
+import { blocks, family, gridFor } from "./family.ts";
 import { productDefines } from "./product.ts";
-import { planOrder, type QuantOrderPlan, quantOrders } from "./quant-wide.ts";
+import { planOrder, QUANT_ORDER_BLOCK, type QuantOrderPlan, quantOrders } from "./quant-wide.ts";
 import { streamDefines } from "./quantized.ts";
 
 /** Rows of x. */
@@ -24,6 +24,11 @@ const MOST_CUTS = 8;
 /** What takes time, in pieces of a block, measured: bringing a piece of x, and adding up what several blocks have. */
 const X_COST = 0.15;
 const JOIN_COST = 3;
+
+/** The longest rows that one vector to a thread brings into order. */
+const ORDERED_DEPTH = 8 * QUANT_ORDER_BLOCK;
+/** Whether rows are short enough for a kernel that brings them into order with few registers. */
+export const hasEvenOrder = (k: number): boolean => k <= ORDERED_DEPTH;
 
 /** Types that have such kernels (kernels/quant-pieces.h). */
 const evenly = { Q8_0: "q8_0", Q4_0: "q4_0" } as const;
@@ -86,6 +91,11 @@ export function planQuantEven(
   return best;
 }
 
+const defines = {
+  ...{ ...streamDefines, ...productDefines, QUANT_EVEN_PLACES, QUANT_EVEN_WARPS },
+  ...{ QUANT_ORDER_BLOCK, ...quantOrders },
+};
+
 export const quantEven = [
   family({
     file: "quant-even",
@@ -94,10 +104,15 @@ export const quantEven = [
     apart: ["size"],
     args: "x* w* map* bias* residual* out* parts* counters* n k batch:u32 glu:u32 cuts:u32 dtype:u32",
     plan: "threads blocks shared_bytes",
-    defines: {
-      ...{ ...streamDefines, ...productDefines, QUANT_EVEN_PLACES, QUANT_EVEN_WARPS },
-      ...quantOrders,
-    },
+    defines,
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
+  }),
+  family({
+    file: "quant-even",
+    pattern: "even_order_{T}",
+    over: { T: ["bf16", "f16"] },
+    args: "x* alpha* out* rows:u32 k:u32 order:u32 eps:f64",
+    defines,
+    launch: (s) => blocks(Math.ceil(s.rows / 8) * 8, 1, s.k / 8),
   }),
 ] as const;

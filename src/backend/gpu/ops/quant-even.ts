@@ -4,7 +4,7 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { planQuantEven, type QuantEvenPlan } from "../families/quant-even.ts";
+import { hasEvenOrder, planQuantEven, type QuantEvenPlan } from "../families/quant-even.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { type Added, nothing, type Sizes } from "./quant-wide.ts";
@@ -22,7 +22,9 @@ export function multiplyEven(
   { alpha, eps, ...added }: Added = nothing,
 ): void {
   gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
-    gpu.launch(`quant_order_${dtype}`, { x, alpha, out: ordered, rows, k, eps, ...order });
+    const given = { x, alpha, out: ordered, rows, k, eps };
+    if (hasEvenOrder(k)) gpu.launch(`even_order_${dtype}`, { ...given, order: order.order });
+    else gpu.launch(`quant_order_${dtype}`, { ...given, ...order });
     gpu.launch(kernel, {
       ...{ x: ordered, w, map, out, parts: ordered + order.bytes, counters: gpu.counters, n, k, batch: rows },
       ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
