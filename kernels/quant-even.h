@@ -35,6 +35,9 @@ template <class Q, u32 ROWS> struct QuantEven {
     f32* parts;
     u32* counters;
     u32 k, cuts, part;
+    // Whether x is in order with its bits as they were, and where y goes in the order of what it is multiplied with next, too: bits as they are.
+    u32 raw;
+    OrderedRows next;
   };
 
   // x of two steps, of all eights of rows: lanes name rows of 8 × 8 halves, whose vectors are mixed.
@@ -111,7 +114,7 @@ template <class Q, u32 ROWS> struct QuantEven {
       }
       return x;
     }
-    GPU_METHOD void store(u32 group, const f32* sums, const Vec<u16, 8>& added) const {
+    GPU_METHOD void store(const OrderedRows& next, u32 group, const f32* sums, const Vec<u16, 8>& added) const {
       if (row >= out.batch) return;
       const Vec<f32, 4> one = load_shared<4>(sums, row * TURNED + first), two = load_shared<4>(sums, row * TURNED + first + (out.glu ? LINES / 2 : 4));
       Vec<u16, 8> y;
@@ -128,6 +131,7 @@ template <class Q, u32 ROWS> struct QuantEven {
       else if (column(group) >= out.columns) return;
       else if (out.glu) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
       else put(to, y);
+      if (next.to) UNROLL for (u32 e = 0; e < 8; e++) { if (e < out.per_group() / 2) next.put_one(y.v[e], row, column(group) + e); }
     }
   };
   // A group's sums are there, of this part of k.
@@ -158,9 +162,56 @@ template <class Q, u32 ROWS> struct QuantEven {
     }
     UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * TURNED + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
     wave_sync();
-    if (there) turned.store(group, scratch, added);
+    if (there) turned.store(g.next, group, scratch, added);
     wave_sync();
   }
+  // x in order with the bits of bf16 becomes f16 where it lies: with other exponents, a row that is too large or too small for them lifted by a
+  // power of two so that its largest is near 2^15. Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have
+  // those of up to 2^12: f16 has as many bits as bf16 of what is above 2^-20.
+  static constexpr u32 PLAIN = 137;
+  GPU_FN void lift(u32* x, Signal* x_there, const u16* source, u32 pieces, f32* factors, u32* largest) {
+    constexpr u32 VECTORS = ROWS * PIECE / 8, ONCE = 4;
+    // All vectors of a thread are of one row.
+    const u32 row = tid_x() / 8 % ROWS, count = pieces * VECTORS;
+    u32 near = PLAIN;
+    // Twice where that is not so, from where it came from.
+    NO_UNROLL for (u32 pass = 0; pass < 2; pass++) {
+      const u32 least = (near - 29) * 0x00800080u;
+      u32 most = 0;
+      NO_UNROLL for (u32 first = tid_x(); first < count; first += ONCE * bdim_x()) {
+        Words4 v[ONCE];
+        UNROLL for (u32 n = 0; n < ONCE; n++) {
+          const u32 i = first + n * bdim_x();
+          if (BOX_COPIES && pass == 0 && i < count) await_signal(x_there + i / VECTORS, 0);
+          v[n] = i >= count ? Words4{} : pass ? *(const Words4*)(source + 8 * i) : load_shared<4>(x, 4 * i);
+        }
+        UNROLL for (u32 n = 0; n < ONCE; n++) {
+          UNROLL for (u32 j = 0; j < 4; j++) {
+            const u32 raw = v[n].v[j], magnitude = raw & 0x7fff7fffu;
+            most = larger_of_pairs(most, magnitude);
+            v[n].v[j] = (larger_of_pairs(magnitude, least) - least) << 3 | (raw & 0x80008000u);
+          }
+          if (first + n * bdim_x() < count) store_shared<4>(x, 4 * (first + n * bdim_x()), v[n]);
+        }
+      }
+      if (pass) break;
+      most = most > most << 16 ? most >> 16 : most & 0xffffu;
+      UNROLL for (u32 mask = 4; mask; mask /= 2) {
+        const u32 other = shfl_xor(most, mask);
+        most = other > most ? other : most;
+      }
+      if (lane_id() % 8 == 0) largest[tid_x() / 8] = most;
+      barrier();
+      for (u32 i = row; i < bdim_x() / 8; i += ROWS) most = largest[i] > most ? largest[i] : most;
+      const u32 exponent = most >> 7;
+      const bool odd = exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1);
+      if (odd) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
+      if (tid_x() < 8 * ROWS && tid_x() % 8 == 0) factors[row] = f32_from_bits((near - 14) << 23);
+      if (!odd) break;
+    }
+    barrier();
+  }
+
   // Which piece of which group; groups and pieces are counted from the block's first.
   struct Cursor {
     u32 at, group, piece;
@@ -184,6 +235,7 @@ template <class Q, u32 ROWS> struct QuantEven {
     Signal* const x_there = (Signal*)(all_places + warps * PLACES * PLACE);
     Signal* const landed = x_there + most + warp * PLACES;
     f32* const factors = (f32*)(x_there + most + warps * PLACES);
+    u32* const largest = (u32*)(factors + ROWS);
 
     Cursor sent{from, from / pieces, from % pieces};
     u32 next = 0;
@@ -214,7 +266,7 @@ template <class Q, u32 ROWS> struct QuantEven {
     }
     NO_UNROLL for (u32 i = 0; i < PLACES; i++) send();
     wait_for_previous();
-    if (tid_x() < ROWS) factors[tid_x()] = ((const f32*)(g.x + (size_t)ROWS * g.k))[tid_x()];
+    if (tid_x() < ROWS) factors[tid_x()] = g.raw ? 1.0f : ((const f32*)(g.x + (size_t)ROWS * g.k))[tid_x()];
     if (!BOX_COPIES) for (u32 i = tid_x(); i < pieces * X_WORDS; i += bdim_x()) shared[i] = ((const u32*)g.x)[(size_t)first * X_WORDS + i];
     else NO_UNROLL for (u32 c = warp; c < pieces; c += warps)
       if (one_lane()) {
@@ -226,6 +278,7 @@ template <class Q, u32 ROWS> struct QuantEven {
     if (out.residual)
       for (u32 i = tid_x(); i < (end - begin) * out.batch; i += bdim_x()) expect((const u16*)out.residual + (size_t)(i % out.batch) * out.columns + (begin + i / out.batch) * out.per_group());
     barrier();
+    if (g.raw && out.dtype == DTYPE_bf16) lift(shared, x_there, g.x + (size_t)first * 2 * X_WORDS, pieces, factors, largest);
 
     Sums acc = {}, head = {};
     Cursor c{from, from / pieces, from % pieces};

@@ -23,6 +23,15 @@ GPU_FN u32 ordered_from(u32 at, u32 order) {
   return order == QUANT_ORDER_ANY ? step * 16 + 4 * t + 2 * second + i : piece_from(step / 2, t, step % 2 * 2 + i, order) + second;
 }
 
+// The other way round, for types that are taken apart by words: at which place element e of a piece is.
+GPU_FN u32 ordered_place(u32 e, u32 order) {
+  const u32 lower = order == QUANT_ORDER_q4_0, span = lower ? 16 : 32, block = e / 32 % 2, i = e % span;
+  // Of a lane's first block the words begin two elements earlier, and what is at its ends becomes one.
+  const u32 at = block ? i : i < 2 ? i : i < span - 2 ? i + 2 : i + 4 - span, word = at / 4;
+  const u32 step = lower ? 2 * (block * 4 + word) + e / 16 % 2 : block * 8 + word;
+  return step * 16 + at % 2 * 8 + e / 64 * 2 + at % 4 / 2;
+}
+
 // Where x goes in order, beside where it goes as it is: the form of quant-wide.h for up to 64 rows of f16, which are not lifted. `width`
 // elements to a row, a multiple of PIECE; `height` rows, a multiple of 8.
 struct OrderedRows {
@@ -39,6 +48,11 @@ struct OrderedRows {
     }
     const u32 slice = column / PIECE * 4 + at / 64;
     put(to + ((size_t)slice * height + row) * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8, four);
+  }
+  // One element, where the order is not QUANT_ORDER_ANY.
+  GPU_METHOD void put_one(u16 x, u32 row, u32 column) const {
+    const u32 at = ordered_place(column % PIECE, order);
+    to[((size_t)(column / PIECE * 4 + at / 64) * height + row) * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8] = x;
   }
   // What the products of a row are to be multiplied with.
   GPU_METHOD void put_factor(u32 row) const { ((f32*)(to + (size_t)height * width))[row] = 1; }

@@ -3,9 +3,12 @@ import { expect, it } from "vitest";
 import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { planQuantBatch } from "../../../src/backend/gpu/families/quant-batch.ts";
 import { planQuantEven } from "../../../src/backend/gpu/families/quant-even.ts";
+import { orderOf } from "../../../src/backend/gpu/families/quant-wide.ts";
 import { gluNumbers } from "../../../src/backend/gpu/families/quantized.ts";
 import { at } from "../../../src/backend/gpu/gpu.ts";
 import { multiplyEven } from "../../../src/backend/gpu/ops/quant-even.ts";
+import { nothing } from "../../../src/backend/gpu/ops/quant-wide.ts";
+import { nowhere } from "../../../src/backend/gpu/ops/x-order.ts";
 import { type DType, Tensor } from "../../../src/index.ts";
 import { compute } from "../../../src/ops/compute.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
@@ -80,6 +83,45 @@ it.each([
   const found = read(y);
   for (let row = 0; row < rows; row++) {
     const [a, b] = [found, wanted].map((all) => all.slice(row * n, (row + 1) * n)) as [number[], number[]];
+    if (row === 2) expect(a).toEqual(a.map(() => 0));
+    else expect(error(a, b), `row ${row}`).toBeLessThan(bound[dtype]);
+  }
+});
+
+/** Results that come in the order of the next product, with a gate and without. */
+it.each([
+  ["Q4_0", 9, "bf16", true],
+  ["Q8_0", 6, "bf16", false],
+  ["Q8_0", 16, "f16", true],
+] as const)("%s, two layers of %i rows in %s, a gate: %s", (type, rows, dtype, isGated) => {
+  const gpu = device.backend as GpuBackend;
+  const [k, between, n] = [256, 768, 40];
+  const weights = (lines: number, width: number, seed: number) =>
+    QTensor.quantize(Tensor.from(random(lines * width, seed)).reshape([lines, width]), type);
+  const values = random(rows * k, 91);
+  // Gates of what is large are large squares.
+  if (dtype === "bf16") for (let i = 0; i < k; i++) values[k + i]! *= 1e13;
+  for (let i = 0; i < k; i++) values[2 * k + i] = 0;
+  const x = given(values, [rows, k], dtype);
+  const first = weights(isGated ? 2 * between : between, k, 7);
+  const second = weights(n, between, 17);
+  const layer = (q: QTensor, from: number, width: number, added: object, y: Tensor, to = nowhere): void => {
+    const shape = { rows, n: q.shape[0]!, k: width };
+    const plan = planQuantEven(shape, type, 2)!;
+    const given = { w: at(q.toDeviceSync(device).blocks), map: 0 };
+    multiplyEven(gpu, plan, dtype, from, given, shape, at(y), { ...nothing, ...added }, to);
+  };
+  // In order behind the rows, as filledInOrder has it.
+  const height = Math.ceil(rows / 8) * 8;
+  const all = Tensor.full([rows * between + height * (between + 2)], Number.NaN, { device, dtype });
+  const ordered = at(all) + 2 * rows * between;
+  layer(first, at(x), k, { glu: isGated ? gluNumbers.silu : 0 }, all, { ordered, order: orderOf(type) });
+  const y = Tensor.full([rows, n], Number.NaN, { device, dtype });
+  layer(second, 0, between, { ready: ordered }, y);
+  const wanted = product(read(all), second.dequantize().dataSync() as Float32Array, rows, n, between);
+  const found = read(y);
+  for (let row = 0; row < rows; row++) {
+    const [a, b] = [found, wanted].map((of) => of.slice(row * n, (row + 1) * n)) as [number[], number[]];
     if (row === 2) expect(a).toEqual(a.map(() => 0));
     else expect(error(a, b), `row ${row}`).toBeLessThan(bound[dtype]);
   }

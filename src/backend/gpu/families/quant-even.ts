@@ -34,6 +34,7 @@ export const hasEvenOrder = (k: number): boolean => k <= ORDERED_DEPTH;
 const evenly = { Q8_0: "q8_0", Q4_0: "q4_0" } as const;
 type Evenly = keyof typeof evenly;
 export const evenQuants = Object.values(evenly);
+export const isEvenly = (type: QuantType): type is Evenly => type in evenly;
 
 export interface QuantEvenPlan {
   readonly kernel: `quant_even_${(typeof sizes)[number]}_${(typeof evenly)[Evenly]}`;
@@ -58,7 +59,7 @@ export function planQuantEven(
   multiprocessors: number,
 ): QuantEvenPlan | null {
   const size = sizes.find((most) => shape.rows <= Number(most));
-  if (!(type in evenly) || shape.k % PIECE !== 0 || size === undefined) return null;
+  if (!isEvenly(type) || shape.k % PIECE !== 0 || size === undefined) return null;
   const rows = Number(size);
   const { size: elements, bytes } = quantTypes[type];
   const pieces = shape.k / PIECE;
@@ -71,8 +72,8 @@ export function planQuantEven(
     const most = Math.ceil(pieces / cuts);
     const shares = Math.min(groups, Math.floor(multiprocessors / cuts));
     const dealt = Math.ceil(groups / shares) * most;
-    // x, a signal for each of its pieces, what rows are multiplied with; and places with signals.
-    const x = most * (2 * rows * PIECE + 8) + 4 * rows;
+    // x, a signal for each of its pieces, what rows are multiplied with, the largest that eight threads have seen; and places with signals.
+    const x = most * (2 * rows * PIECE + 8) + 4 * (rows + 4 * QUANT_EVEN_WARPS);
     const fit = Math.floor((SHARED - x) / (QUANT_EVEN_PLACES * (LINES * pieceBytes + 8)) / 4) * 4;
     const warps = Math.min(fit, dealt > MANY_PIECES ? MANY_WARPS : FEW_WARPS);
     const cost = dealt + X_COST * most + (cuts > 1 ? JOIN_COST + cuts : 0);
@@ -80,7 +81,7 @@ export function planQuantEven(
     least = cost;
     const shared = x + warps * QUANT_EVEN_PLACES * (LINES * pieceBytes + 8);
     best = {
-      kernel: `quant_even_${size}_${evenly[type as Evenly]}`,
+      kernel: `quant_even_${size}_${evenly[type]}`,
       order: planOrder(shape, type, rows),
       scratch: cuts === 1 ? 0 : cuts * groups * LINES * rows,
       boxes: { pieces, pieceBytes, lines: LINES },
@@ -102,7 +103,7 @@ export const quantEven = [
     pattern: "quant_even_{size}_{Q}",
     over: { size: sizes, Q: evenQuants },
     apart: ["size"],
-    args: "x* w* map* bias* residual* out* parts* counters* n k batch:u32 glu:u32 cuts:u32 dtype:u32",
+    args: "x* w* map* bias* residual* out* parts* counters* ordered* n k batch:u32 glu:u32 cuts:u32 dtype:u32 order:u32 raw:u32",
     plan: "threads blocks shared_bytes",
     defines,
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),

@@ -9,6 +9,7 @@ import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { type Added, nothing, type Sizes } from "./quant-wide.ts";
 import { alignedRows } from "./quantized.ts";
+import { filledInOrder, nowhere, orderedAt } from "./x-order.ts";
 
 /** x (rows, k) · wᵀ (n, k) to `out`: all at multiples of 16 bytes. */
 export function multiplyEven(
@@ -19,15 +20,17 @@ export function multiplyEven(
   { w, map }: { readonly w: number; readonly map: number },
   { rows, n, k }: Sizes,
   out: number,
-  { alpha, eps, ...added }: Added = nothing,
+  { alpha, eps, ready, ...added }: Added = nothing,
+  to = nowhere,
 ): void {
-  gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
-    const given = { x, alpha, out: ordered, rows, k, eps };
-    if (hasEvenOrder(k)) gpu.launch(`even_order_${dtype}`, { ...given, order: order.order });
-    else gpu.launch(`quant_order_${dtype}`, { ...given, ...order });
+  const bytes = ready ? 0 : order.bytes;
+  gpu.temporary(bytes + 4 * scratch, (room) => {
+    const given = { x, alpha, out: room, rows, k, eps };
+    if (!ready && hasEvenOrder(k)) gpu.launch(`even_order_${dtype}`, { ...given, order: order.order });
+    else if (!ready) gpu.launch(`quant_order_${dtype}`, { ...given, ...order });
     gpu.launch(kernel, {
-      ...{ x: ordered, w, map, out, parts: ordered + order.bytes, counters: gpu.counters, n, k, batch: rows },
-      ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
+      ...{ x: ready || room, w, map, out, parts: room + bytes, counters: gpu.counters, n, k, batch: rows, ...to },
+      ...{ ...added, dtype: quantOutput[dtype]!, raw: ready ? 1 : 0, ...launch },
     });
   });
 }
@@ -45,14 +48,15 @@ export function evenLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const map = gpu.boxMap(w.storage, { at: at(w), rows: n, halves, ...pieces, boxRows: lines / halves, boxPieces: 1 });
   if (!map) return null;
   const [glu, eps] = [p.glu ? gluNumbers[p.glu] : 0, p.norm?.eps ?? 0];
-  return gpu.filled(dtype, rows * (n / halves), (out) =>
+  const ready = p.norm ? 0 : orderedAt(x, rows, k, type);
+  return filledInOrder(gpu, dtype, { rows, k: n / halves }, p.next, (out, to) =>
     alignedRows(gpu, x, (from) =>
       alignedRows(gpu, p.norm?.weight ?? null, (alpha) =>
         gpu.packed(p.bias, (bias) =>
           gpu.packed(p.residual, (residual) => {
             gpu.fenceWeights(w.storage);
-            const added = { alpha, eps, bias, residual, glu };
-            multiplyEven(gpu, plan, dtype, from, { w: at(w), map }, { rows, n, k }, out, added);
+            const added = { alpha, eps, ready, bias, residual, glu };
+            multiplyEven(gpu, plan, dtype, from, { w: at(w), map }, { rows, n, k }, out, added, to);
           }),
         ),
       ),

@@ -3,7 +3,8 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import { QUANT_BATCH_ROWS } from "../families/quant-batch.ts";
+import { QUANT_BATCH_FEW, QUANT_BATCH_ROWS } from "../families/quant-batch.ts";
+import { isEvenly } from "../families/quant-even.ts";
 import { orderOf, planOrder, QUANT_WIDE_CHUNK, QUANT_WIDE_FEW, takesWide } from "../families/quant-wide.ts";
 import { addressOf, type Gpu } from "../gpu.ts";
 
@@ -23,8 +24,8 @@ export interface OrderedTo {
 export const nowhere: OrderedTo = { ordered: 0, order: 0 };
 
 /**
- * As Gpu.filled for rows of `k` elements that are multiplied with weights of type `next`. In f16 alone: rows of bf16 are lifted by a
- * power of two, which depends on all of a row.
+ * As Gpu.filled for rows of `k` elements that are multiplied with weights of type `next`. Of more rows than quant-even takes in f16 alone:
+ * rows of bf16 are lifted by a power of two, which depends on all of a row, and only quant-even does that by itself.
  */
 export function filledInOrder(
   gpu: Gpu,
@@ -33,8 +34,9 @@ export function filledInOrder(
   next: QuantType | null | undefined,
   run: (out: number, to: OrderedTo) => void,
 ): Storage {
-  const isWide = rows > QUANT_BATCH_ROWS && rows <= QUANT_WIDE_FEW && takesWide(dtype, gpu.context.properties.arch);
-  if (!next || !isWide || dtype !== "f16" || k % QUANT_WIDE_CHUNK !== 0)
+  const isWide = rows > QUANT_BATCH_FEW && rows <= QUANT_WIDE_FEW && takesWide(dtype, gpu.context.properties.arch);
+  const takesOrder = (type: QuantType): boolean => (rows > QUANT_BATCH_ROWS ? dtype === "f16" : isEvenly(type));
+  if (!next || !isWide || !takesOrder(next) || k % QUANT_WIDE_CHUNK !== 0)
     return gpu.filled(dtype, rows * k, (out) => run(out, nowhere));
   const { bytes, order } = planOrder({ rows, k }, next, QUANT_WIDE_FEW);
   const plain = rows * k * sizeOf(dtype);
