@@ -301,7 +301,6 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
     Vec<u16, 4> bits;
     UNROLL for (int e = 0; e < 4; e++) bits.v[e] = y.v[e].bits;
     a.next.put128(bits, place / a.kv_heads, (first_head + h) * D);
-    if (first_head + h == 0) a.next.put_factor(place / a.kv_heads);
   }
   if (parts == 1 || !ends_last((u32*)shared, a.counters + place, parts)) return;
   Attention<T> all{};
@@ -475,7 +474,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   DYNAMIC_SHARED(T, shared); \
   name<T, D, waves>(shared, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
                                         (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, (f32)eps, \
-                                        (f32)scale, splits, OrderedRows{(u16*)ordered, order, (u32)(heads * D), (u32)(batch + 7) / 8 * 8}});
+                                        (f32)scale, splits, OrderedRows{(u16*)ordered, nullptr, 1, order, (u32)(heads * D), (u32)batch}});
 #else
 #define STEP_BODY(name, T, D, waves)
 #endif

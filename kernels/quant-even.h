@@ -131,7 +131,7 @@ template <class Q, u32 ROWS> struct QuantEven {
       else if (column(group) >= out.columns) return;
       else if (out.glu) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
       else put(to, y);
-      if (next.to) UNROLL for (u32 e = 0; e < 8; e++) { if (e < out.per_group() / 2) next.put_one(y.v[e], row, column(group) + e); }
+      if (next.to) UNROLL for (u32 e = 0; e < 8; e++) { if (e < out.per_group() / 2) *next.place(row, column(group), ordered_to((column(group) + e) % PIECE, next.order)) = y.v[e]; }
     }
   };
   // A group's sums are there, of this part of k.

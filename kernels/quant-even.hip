@@ -9,7 +9,7 @@ namespace gpu {
   typedef QuantEven<Q, ROWS> Product; \
   DYNAMIC_SHARED(u32, shared); \
   const u32 share = bid_x() / cuts; \
-  Product::run(shared, typename Product::Given{(const u16*)x, w, map, parts, counters, (u32)k, cuts, bid_x() - share * cuts, raw, OrderedRows{(u16*)ordered, order, (u32)(glu ? n / 2 : n), ROWS}}, \
+  Product::run(shared, typename Product::Given{(const u16*)x, w, map, parts, counters, (u32)k, cuts, bid_x() - share * cuts, raw, OrderedRows{(u16*)ordered, nullptr, 1, order, (u32)(glu ? n / 2 : n), ROWS}}, \
                typename Product::Out(n, bias, residual, out, batch, glu, dtype, Share{share, gdim_x() / cuts, 0}));
 #else
 #define QUANT_EVEN_BODY(ROWS, Q)

@@ -51,25 +51,27 @@ template <class Q, u32 BN> struct QuantFlow {
     f32* parts;
     u32* counters;
     u32 n, k, rows, glu, cuts, dtype;
-    u16* ordered;  // where results go in the order of what they are multiplied with next, too, or null
-    u32 order;
+    OrderedRows next;  // where results go in the order of what they are multiplied with next, too, or nowhere
+    RowFactors factors;
   };
 
   const Given& g;
   u16* sx;
   u32* weights;
-  Signal *full, *free, *x_full, *x_free;
+  Signal *full, *free, *x_full, *x_free, *counted;
+  f32* known;  // the factors of rows whose squares are told
   u32 tile, part, from, to;
 
   GPU_METHOD QuantFlow(u16* shared, const Given& g)
       : g(g), sx(shared), weights((u32*)(shared + X_PLACES * X_PLACE)), full((Signal*)(weights + PLACES * PLACE)), free(full + PLACES), x_full(free + PLACES),
-        x_free(x_full + X_PLACES), tile((u32)bid_x() / g.cuts), part((u32)bid_x() - tile * g.cuts) {
+        x_free(x_full + X_PLACES), counted(x_free + X_PLACES), known((f32*)(counted + 2)), tile((u32)bid_x() / g.cuts), part((u32)bid_x() - tile * g.cuts) {
     // Where blocks cannot wait for each other one does the work of all.
     const u32 pieces = g.k / PIECE;
     from = WAITING_BLOCKS ? pieces * part / g.cuts : 0, to = WAITING_BLOCKS ? pieces * (part + 1) / g.cuts : part ? 0 : pieces;
     if (tid_x() == 0) {
       UNROLL for (u32 i = 0; i < PLACES; i++) make_signal(full + i, 1), make_signal(free + i, WARPS);
       UNROLL for (u32 i = 0; i < X_PLACES; i++) make_signal(x_full + i, 1), make_signal(x_free + i, WARPS);
+      make_signal(counted, 2);
     }
     signals_made();
     barrier();
@@ -103,6 +105,16 @@ template <class Q, u32 BN> struct QuantFlow {
       if (height() == BN) copy_bulk((u32*)place, slice_of(at, 0), BN * PIECE * 2, signal);
       else NO_UNROLL for (u32 j = 0; j < SLICES; j++) copy_bulk((u32*)(place + j * X_SLICE), slice_of(at, j), height() * SLICE * 2, signal);
     }
+  }
+  // One thread for each row.
+  GPU_METHOD void find_factor(u32 row) const {
+    f32 sum = 0;
+    if (row < height()) NO_UNROLL for (u32 p = 0; p < g.factors.parts; p += 8) {
+      f32 told[8];
+      UNROLL for (u32 i = 0; i < 8; i++) told[i] = p + i < g.factors.parts ? g.factors.told(p + i, row) : 0.0f;
+      UNROLL for (u32 i = 0; i < 8; i++) sum += told[i];
+    }
+    known[row] = g.factors.of(sum);
   }
   // Where there is no engine all threads bring both.
   GPU_METHOD void bring(u32 at) const {
@@ -172,6 +184,10 @@ template <class Q, u32 BN> struct QuantFlow {
       decode<0>(f, blocks);
     }
     wait_for_previous();
+    if (!BULK_COPIES && g.factors.parts) {
+      if (tid_x() < 64) find_factor(tid_x());
+      barrier();
+    }
     NO_UNROLL for (; now.at < to; now.at++) {
       now.more = BULK_COPIES && now.at + 1 < to;
       if (BULK_COPIES) await_signal(x_full + now.x_turn.place, now.x_turn.phase);
@@ -254,36 +270,52 @@ template <class Q, u32 BN> struct QuantFlow {
   // the residual that came before, where one has; loops stay loops, as code that runs once is slow to come.
   GPU_METHOD void store(u32 count, u32 first, u32 stride, bool came, const Vec<u16, 4>& residual) const {
     const u32 n = columns(), per_row = (g.glu ? LINES / 2 : LINES) / 4;
-    const f32* const factors = (const f32*)(g.x + (size_t)height() * g.k);
     const bool vectors = in_vectors();
+    if (BULK_COPIES && g.factors.parts) await_signal(counted, 0);
     NO_UNROLL for (u32 i = tid_x(); i < count * per_row; i += BULK_COPIES ? MULTIPLIERS : bdim_x()) {
       const Four four(*this, i, first, stride);
       const u32 local = four.local, row = four.row, line = four.line, column = four.column;
       if (row >= g.rows || column >= n) continue;
-      const f32 factor = factors[row];
+      const f32 factor = g.factors.parts ? known[row] : g.factors.told(0, row);
       const f32* const sums = (const f32*)weights + local * SUM_PITCH + line;
-      const Vec<f32, 4> y = load_shared<4>(sums, 0), up = load_shared<4>(sums, g.glu ? LINES / 2 : 0);
-      const size_t at = four.at;
-      Vec<u16, 4> kept{};
-      if (vectors && g.residual) kept = came && i == tid_x() ? residual : *(const Vec<u16, 4>*)((const u16*)g.residual + at);
-      UNROLL for (u32 e = 0; e < 4; e++) {
-        if (column + e >= n) break;
-        f32 v = y.v[e] * factor;
-        if (g.bias) v += load_float(g.bias, column + e, g.dtype);
-        if (g.glu) v = gated(v, up.v[e] * factor + (g.bias ? load_float(g.bias, n + column + e, g.dtype) : 0.0f));
-        if (g.residual) v += vectors ? half_of(kept.v[e]) : load_float(g.residual, at + e, g.dtype);
-        if (vectors) kept.v[e] = g.dtype == DTYPE_f16 ? f32_to_f16(v) : f32_to_bf16(v);
-        else store_float(g.y, at + e, v, g.dtype);
+      f32 v[4], up[4];
+      scaled(v, sums, factor, column);
+      if (g.glu) {
+        scaled(up, sums + LINES / 2, factor, n + column);
+        UNROLL for (u32 e = 0; e < 4; e++) v[e] = gated(v[e], up[e]);
       }
-      if (vectors) put((u16*)g.y + at, kept);
-      if (!g.ordered) continue;
-      const OrderedRows next{g.ordered, g.order, n, height()};
-      next.put128(kept, row, column - lane_id() * 4);
-      if (column == 0) next.put_factor(row);
+      if (!vectors) {
+        UNROLL for (u32 e = 0; e < 4; e++)
+          if (column + e < n) store_float(g.y, four.at + e, v[e] + (g.residual ? load_float(g.residual, four.at + e, g.dtype) : 0.0f), g.dtype);
+        continue;
+      }
+      if (g.residual) {
+        const Vec<u16, 4> kept = came && i == tid_x() ? residual : *(const Vec<u16, 4>*)((const u16*)g.residual + four.at);
+        UNROLL for (u32 e = 0; e < 4; e++) v[e] += g.dtype == DTYPE_f16 ? f16_to_f32(kept.v[e]) : bf16_to_f32(kept.v[e]);
+      }
+      Vec<u16, 4> made;
+      UNROLL for (u32 e = 0; e < 4; e++) made.v[e] = g.dtype == DTYPE_f16 ? f32_to_f16(v[e]) : f32_to_bf16(v[e]);
+      put((u16*)g.y + four.at, made);
+      if (g.next.to) g.next.put128(made, row, column - lane_id() * 4);
     }
   }
-  GPU_METHOD f32 half_of(u16 x) const { return g.dtype == DTYPE_f16 ? f16_to_f32(x) : bf16_to_f32(x); }
-  GPU_METHOD f32 gated(f32 gate, f32 up) const { return Outputs<16, BN>(0, nullptr, nullptr, nullptr, 0, g.glu, 0, Share{}).gated(gate, up); }
+  // Sums of four columns of a row, with their bias where there is one.
+  GPU_METHOD void scaled(f32 (&v)[4], const f32* sums, f32 factor, u32 column) const {
+    const Vec<f32, 4> sum = load_shared<4>(sums, 0);
+    UNROLL for (u32 e = 0; e < 4; e++) v[e] = sum.v[e] * factor;
+    if (g.bias) UNROLL for (u32 e = 0; e < 4; e++)
+      if (column + e < g.n) v[e] += load_float(g.bias, column + e, g.dtype);
+  }
+  // As Outputs has it, in the fewest instructions: the result has eleven bits at most.
+  GPU_METHOD f32 gated(f32 gate, f32 up) const {
+    if (g.glu == GLU_clampedSwiglu) {
+      const f32 least = gate > 7.0f ? 7.0f : gate, u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
+      return least * opened(1.702f * least) * (u + 1.0f);
+    }
+    const f32 slope = g.glu == GLU_silu ? gate : 1.59576912160573071176f * gate * (1.0f + 0.044715f * gate * gate);
+    return gate * opened(slope) * up;
+  }
+  GPU_FN f32 opened(f32 slope) { return approx_recip(1.0f + approx_exp2(-1.44269504f * slope)); }
 
   GPU_METHOD void run() const {
     const u32 warp = uniform(tid_x() / 32);
@@ -294,7 +326,10 @@ template <class Q, u32 BN> struct QuantFlow {
       leave_registers<32>();
       if (warp == WARPS) bring_weights();
       else if (warp == WARPS + 1) bring_x();
-      else wait_for_previous();
+      else {
+        wait_for_previous();
+        if (g.factors.parts) find_factor((warp - WARPS - 2) * 32 + lane_id()), meeting_come(counted);
+      }
     }
   }
 };

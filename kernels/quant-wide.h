@@ -178,6 +178,11 @@ template <class Q, int BN> struct QuantWide {
   const u8* w;
   u32 rows, row_bytes, k, down, across;
   WarpgroupRef ref;  // of sx, as one lane has it
+  // Of few rows: where results go in the order of what they are multiplied with next, too, or nowhere; what rows are multiplied with, and
+  // where that is known when their squares are told.
+  OrderedRows next;
+  RowFactors given;
+  f32* known;
 
   // A chunk of a tile.
   struct Chunk {
@@ -343,6 +348,7 @@ template <class Q, int BN> struct QuantWide {
       UNROLL for (u32 j = 0; j < AHEAD; j++) fetch<0>(now, j, 0);
       if (both) UNROLL for (u32 j = 0; j < SLICES; j++) fetch<1>(second, j, 1);
     }
+    if (!MANY && given.parts) find_factors();
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
     if (BULK || !both) land<0>(0);
@@ -386,6 +392,20 @@ template <class Q, int BN> struct QuantWide {
     step<ODD, 1>(c, g, f, stored, out, now, then, more, fetches, turns);
     step<ODD, 2>(c, f, g, stored, out, now, then, more, fetches, turns);
     step<ODD, 3>(c, g, f, stored, out, now, then, more, fetches, turns);
+  }
+  // Eight rows to a warp, four lanes to each.
+  GPU_METHOD void find_factors() const {
+    const u32 row = tid_x() / 32 * 8 + lane_id() / 4;
+    f32 sum = 0;
+    NO_UNROLL for (u32 p = lane_id() % 4; p < given.parts; p += 32) {
+      f32 told[8];
+      UNROLL for (u32 i = 0; i < 8; i++) told[i] = row < given.height() && p + 4 * i < given.parts ? given.told(p + 4 * i, row) : 0.0f;
+      UNROLL for (u32 i = 0; i < 8; i++) sum += told[i];
+    }
+    sum += shfl_xor(sum, 1);
+    sum += shfl_xor(sum, 2);
+    if (lane_id() % 4 == 0) known[row] = given.of(sum);
+    barrier();
   }
   // How many blocks have an even part of each tile.
   GPU_FN u32 cuts_of(const Shares& s) {
@@ -463,7 +483,18 @@ template <class Q, int BN> struct QuantWide {
         if (cuts > 4) told[0].v[v] += told[1].v[v];
       }
       UNROLL for (u32 i = 0; i < 4; i++) if (i * cuts < BN / 8) stage((f32*)raw, i, told[i]);
-      store_rows(out, now, kept, (f32*)raw, (BN / 8 - own + cuts - 1) / cuts, 8 * own, 8 * cuts);
+      const u32 count = (BN / 8 - own + cuts - 1) / cuts;
+      store_rows(out, now, kept, (f32*)raw, count, 8 * own, 8 * cuts);
+      if (!next.to || !next.alpha) continue;
+      // Squares of eight columns each, by way of where x was.
+      barrier();
+      if (tid_x() < count * 8) {
+        const u32 row = 8 * own + tid_x() / 8 * 8 * cuts + tid_x() % 8;
+        f32 sum = 0;
+        UNROLL for (u32 i = 0; i < LINES / 8; i++) sum += ((const f32*)sx)[i * BN + row];
+        if (row < rows) next.tell(row, tile, sum);
+      }
+      barrier();
     }
   }
 
@@ -505,7 +536,7 @@ template <class Q, int BN> struct QuantWide {
   GPU_METHOD Kept kept_of(const Out& out, const Chunk& now) const {
     Kept kept;
     kept.has_residual = false;
-    UNROLL for (u32 i = 0; i < (BN + 31) / 32; i++) kept.factors[i] = i * 32 + lane_id() < rows ? factors()[i * 32 + lane_id()] : 0.0f;
+    UNROLL for (u32 i = 0; i < (BN + 31) / 32; i++) kept.factors[i] = i * 32 + lane_id() < rows ? (!MANY && given.parts ? known : factors())[i * 32 + lane_id()] : 0.0f;
     UNROLL for (u32 i = 0; i < 2; i++) kept.bias[i] = out.biased(now.group + tid_x() / 32, lane_id() / 4 + 8 * i, 0.0f);
     return kept;
   }
@@ -552,6 +583,10 @@ template <class Q, int BN> struct QuantWide {
         if (out.residual) y = kept.has_residual ? kept.residual : *(const Vec<u16, 8>*)((const u16*)out.residual + at);
         UNROLL for (u32 e = 0; e < 8; e++) y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(sums[e] + f16_to_f32(y.v[e])) : f32_to_bf16(sums[e] + bf16_to_f32(y.v[e]));
         put((u16*)out.y + at, y);
+        if (next.to) {
+          next.put8(y, b, group * 16 + first);
+          ((f32*)sx)[(tid_x() / 32 * 2 + first / 8) * BN + b] = OrderedRows::squares(y);
+        }
       }
     }
     wave_sync();

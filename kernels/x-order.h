@@ -23,22 +23,47 @@ GPU_FN u32 ordered_from(u32 at, u32 order) {
   return order == QUANT_ORDER_ANY ? step * 16 + 4 * t + 2 * second + i : piece_from(step / 2, t, step % 2 * 2 + i, order) + second;
 }
 
-// The other way round, for types that are taken apart by words: at which place element e of a piece is.
-GPU_FN u32 ordered_place(u32 e, u32 order) {
-  const u32 lower = order == QUANT_ORDER_q4_0, span = lower ? 16 : 32, block = e / 32 % 2, i = e % span;
-  // Of a lane's first block the words begin two elements earlier, and what is at its ends becomes one.
-  const u32 at = block ? i : i < 2 ? i : i < span - 2 ? i + 2 : i + 4 - span, word = at / 4;
-  const u32 step = lower ? 2 * (block * 4 + word) + e / 16 % 2 : block * 8 + word;
-  return step * 16 + at % 2 * 8 + e / 64 * 2 + at % 4 / 2;
+// The place of an element.
+GPU_FN u32 ordered_to(u32 element, u32 order) {
+  if (order == QUANT_ORDER_ANY) return element / 16 * 16 + element % 4 / 2 * 8 + element % 16 / 4 * 2 + element % 2;
+  const u32 t = element / 64, block = element / 32 % 2, lower = order == QUANT_ORDER_q4_0, count = lower ? 16 : 32;
+  // The words of the first block begin two elements before it, and end with its last two.
+  const u32 at = (element + (block ? 0 : 2)) % count, word = at / 4, i = at % 4 / 2 ^ (block || word ? 0 : 1);
+  const u32 step = block * 8 + (lower ? 2 * word + element / 16 % 2 : word);
+  return step * 16 + element % 2 * 8 + 2 * t + i;
 }
 
 // Where x goes in order, beside where it goes as it is: the form of quant-wide.h for up to 64 rows of f16, which are not lifted. `width`
-// elements to a row, a multiple of PIECE; `height` rows, a multiple of 8.
+// elements to a row, a multiple of PIECE. Where a norm comes between, elements are multiplied with its
+// weights `alpha`, and with `lower`, the power of two that leaves none of those above 1; the squares of a row follow from those
+// of each 128 elements, which lie behind the rows.
+// Fields are as kernels are given them, so that they lie in no register before they are used.
 struct OrderedRows {
   u16* to;
-  u32 order, width, height;
+  const u16* alpha;
+  f64 lower;
+  u32 order, width, rows;
+  GPU_METHOD u32 height() const { return (rows + 7) / 8 * 8; }
+  GPU_METHOD u16* place(u32 row, u32 column, u32 at) const {
+    const u32 slice = column / PIECE * 4 + at / 64;
+    return to + ((size_t)slice * height() + row) * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8;
+  }
+  // N elements from `column` on as the norm leaves them, but for the row's factor.
+  template <int N> GPU_METHOD Vec<u16, N> normed(const Vec<u16, N>& x, u32 column) const {
+    if (!alpha) return x;
+    const Vec<u16, N> by = *(const Vec<u16, N>*)(alpha + column);
+    Vec<u16, N> y;
+    UNROLL for (int j = 0; j < N; j++) y.v[j] = f32_to_f16(f16_to_f32(x.v[j]) * (f32)lower * f16_to_f32(by.v[j]));
+    return y;
+  }
+  template <int N> GPU_FN f32 squares(const Vec<u16, N>& x) {
+    f32 sum = 0;
+    UNROLL for (int j = 0; j < N; j++) sum = m_fma(f16_to_f32(x.v[j]), f16_to_f32(x.v[j]), sum);
+    return sum;
+  }
   // 128 columns of a row from `column` on, a multiple of 128, by 32 lanes: each has made four of them and brings four to their places.
-  GPU_METHOD void put128(const Vec<u16, 4>& x, u32 row, u32 column) const {
+  GPU_METHOD void put128(const Vec<u16, 4>& made, u32 row, u32 column) const {
+    const Vec<u16, 4> x = normed(made, column + 4 * lane_id());
     const u32 half = column / 128 % 2, at = order == QUANT_ORDER_ANY ? 128 * half + 4 * lane_id() : 8 * lane_id() + 4 * half;
     Vec<u16, 4> four;
     UNROLL for (u32 j = 0; j < 4; j++) {
@@ -46,16 +71,32 @@ struct OrderedRows {
       const u32 first = shfl(x.v[0] | (u32)x.v[1] << 16, lane), second = shfl(x.v[2] | (u32)x.v[3] << 16, lane);
       four.v[j] = (u16)((from & 2u ? second : first) >> from % 2 * 16);
     }
-    const u32 slice = column / PIECE * 4 + at / 64;
-    put(to + ((size_t)slice * height + row) * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8, four);
+    put(place(row, column, at), four);
+    if (!alpha) {
+      if (column == 0) tell(row, 0, 1);
+      return;
+    }
+    f32 sum = squares(made);
+    UNROLL for (u32 mask = 16; mask; mask /= 2) sum += shfl_xor(sum, mask);
+    if (lane_id() == 0) tell(row, column / 128, sum);
   }
-  // One element, where the order is not QUANT_ORDER_ANY.
-  GPU_METHOD void put_one(u16 x, u32 row, u32 column) const {
-    const u32 at = ordered_place(column % PIECE, order);
-    to[((size_t)(column / PIECE * 4 + at / 64) * height + row) * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8] = x;
+  // Eight columns of a row by one lane, without their squares.
+  GPU_METHOD void put8(const Vec<u16, 8>& made, u32 row, u32 column) const {
+    const Vec<u16, 8> x = normed(made, column);
+    UNROLL for (u32 j = 0; j < 8; j++) *place(row, column, ordered_to((column + j) % PIECE, order)) = x.v[j];
   }
-  // What the products of a row are to be multiplied with.
-  GPU_METHOD void put_factor(u32 row) const { ((f32*)(to + (size_t)height * width))[row] = 1; }
+  // What the products of a row are to be multiplied with, or the squares of 128 elements.
+  GPU_METHOD void tell(u32 row, u32 part, f32 x) const { ((f32*)(to + (size_t)height() * width))[part * height() + row] = x; }
+};
+
+// What the products of a row of x in order are multiplied with: it is told, or `parts` sums of squares are, of rows of k elements.
+struct RowFactors {
+  const u16* x;
+  u32 parts, rows, k;
+  f64 raise, eps;
+  GPU_METHOD u32 height() const { return (rows + 7) / 8 * 8; }
+  GPU_METHOD f32 told(u32 part, u32 row) const { return ((const f32*)(x + (size_t)height() * k))[part * height() + row]; }
+  GPU_METHOD f32 of(f32 squares) const { return (f32)raise / m_sqrt(squares / (f32)k + (f32)eps); }
 };
 
 }  // namespace gpu

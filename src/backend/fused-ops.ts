@@ -70,8 +70,14 @@ export interface LinearParams<V extends View = View> {
   readonly residual: V | null;
   /** Nobody reads the residual afterwards: the result may take its memory. Default false. */
   readonly spendsResidual?: boolean | undefined;
-  /** The type of the weights that the result is multiplied with next: a device may bring it into their order beside. Default unknown. */
-  readonly next?: QuantType | null | undefined;
+  /** What the result goes into next: a device may bring it into the order for that beside. Default unknown. */
+  readonly next?: NextProduct<V> | null | undefined;
+}
+
+/** A product with weights of a type, of rows that may be RMS-normalised before it. */
+export interface NextProduct<V extends View = View> {
+  readonly type: QuantType;
+  readonly norm?: { readonly weight: V; readonly eps: number } | null | undefined;
 }
 
 /** As `LinearParams`, by expert. */

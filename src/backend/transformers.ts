@@ -5,7 +5,7 @@
 import type { DType } from "../core/dtype.ts";
 import type { QuantType } from "../core/quant-types.ts";
 import type { View } from "./backend.ts";
-import type { SdpaParams } from "./fused-ops.ts";
+import type { NextProduct, SdpaParams } from "./fused-ops.ts";
 import type { Storage } from "./storage.ts";
 
 /** Work that was recorded, to be run again on the same memory. */
@@ -57,7 +57,7 @@ export interface CachedAttentionParams extends Omit<SdpaParams, "causal"> {
   /** Additive, broadcast to (batch, heads, t, keys), for the keys there are, or for the capacity with `lengths`. */
   readonly mask: View | null;
   /** As that of a linear layer. */
-  readonly next?: QuantType | null | undefined;
+  readonly next?: NextProduct | null | undefined;
 }
 
 /** What else of a model's heads a device may depend on. */

@@ -1,4 +1,5 @@
 /** Self-attention with grouped heads, rotary positions and a cache. */
+import type { QuantType } from "../core/quant-types.ts";
 import type { Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
 import type { ModelConfig } from "./config.ts";
@@ -7,10 +8,12 @@ import { loadNorm, normalize } from "./norm.ts";
 import { normalizeOver, reducedAttention } from "./sharding/reduced.ts";
 import type { Shard } from "./sharding/shard.ts";
 import type { AttentionParams, LayerCache, Step } from "./steps.ts";
-import type { Around, Norm, Projection, Weights } from "./weights/weights.ts";
+import { type Around, type Norm, nextOf, type Projection, type Weights } from "./weights/weights.ts";
 
 /** The attention of a layer: x (batch · length, hidden) → the same; `around` is the norm before and the residual after. */
 export interface SelfAttention {
+  /** The type of the weights that it begins with, where all are of one. */
+  readonly first?: QuantType | null | undefined;
   forward(x: Tensor, step: Step, cache: LayerCache | undefined, around: Around): Tensor;
 }
 
@@ -28,6 +31,10 @@ class Attention implements SelfAttention {
   readonly #qNorm: Norm | null;
   readonly #kNorm: Norm | null;
   readonly #normalize: (x: Tensor, norm: Norm) => Tensor;
+
+  get first(): QuantType | null | undefined {
+    return this.#qkv.type;
+  }
 
   private constructor(
     config: ModelConfig,
@@ -53,7 +60,7 @@ class Attention implements SelfAttention {
       rope: ropes[layer]!,
       sinks,
       norms,
-      next: out.type,
+      next: nextOf(out.type),
     };
     this.#qkv = qkv;
     this.#out = out;

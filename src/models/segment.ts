@@ -6,7 +6,7 @@ import { deviceAttends, type ModelCache } from "./cache.ts";
 import type { ModelConfig, RopeConfig } from "./config.ts";
 import { runsOnDevice } from "./experts/mixture.ts";
 import { expansionPays } from "./latent-attention.ts";
-import { type Layer, runLayer } from "./layer.ts";
+import { beginningOf, type Layer, runLayer } from "./layer.ts";
 import { type Packed, PackedStep } from "./packed.ts";
 import { extentOf, lengthOf, type PagedBatch, type PagedSequence, type PagedTensors } from "./paged/batch.ts";
 import {
@@ -95,7 +95,9 @@ export class Segment implements Disposable {
       let y = x;
       for (const [i, layer] of layers.entries()) {
         using before = y;
-        const run = () => runLayer(layer, config, before, step, caches?.[first + i]);
+        const behind = layers[i + 1];
+        const next = behind ? beginningOf(behind, config) : null;
+        const run = () => runLayer(layer, config, before, step, caches?.[first + i], next);
         // Of a long prompt each layer's tensors are freed at once; those of a single step are not worth the scope.
         y = step.batch * step.length > FEW_ROWS ? scope(run) : run();
       }

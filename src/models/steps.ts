@@ -2,9 +2,9 @@
 
 import type { Backend } from "../backend/backend.ts";
 import { call } from "../backend/call.ts";
+import type { NextProduct } from "../backend/fused-ops.ts";
 import type { HeadNorms } from "../backend/transformers.ts";
 import { Layout } from "../core/layout.ts";
-import type { QuantType } from "../core/quant-types.ts";
 import { type KvCache, type LatentCache, rmsNorm, sdpa } from "../nn/index.ts";
 import type { Tensor } from "../ops/index.ts";
 import { result } from "../tensor/tensor.ts";
@@ -25,8 +25,8 @@ export interface AttentionParams {
   readonly sinks: Tensor | null;
   /** Of each head of the queries and keys, before they are turned. */
   readonly norms: HeadNorms<Tensor> | null;
-  /** The type of the weights that the result is multiplied with, where it is known. */
-  readonly next?: QuantType | null | undefined;
+  /** What the result goes into, where it is known. */
+  readonly next?: NextProduct<Tensor> | null | undefined;
 }
 
 /** Queries and keys (rows, heads · headDim) with their heads normalised, where that is part of the attention. */

@@ -2,6 +2,7 @@
  * The seam between a model and the file its weights come from. A model asks by role, never by a file's name for it,
  * and gets layers ready to run: fused or separate in the file, plain or quantized, is the implementation's affair.
  */
+import type { NextProduct } from "../../backend/fused-ops.ts";
 import type { DType } from "../../core/dtype.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { Tensor } from "../../ops/index.ts";
@@ -84,12 +85,16 @@ export interface Fusion {
   readonly residual?: Tensor | undefined;
   /** Nobody reads the residual afterwards: the result may take its memory. Default false. */
   readonly spendsResidual?: boolean | undefined;
-  /** The type of the weights that the result is multiplied with next. Default unknown. */
-  readonly next?: QuantType | null | undefined;
+  /** What the result goes into next. Default unknown. */
+  readonly next?: NextProduct<Tensor> | null | undefined;
 }
 
+/** A product with weights of a type behind a norm, or none; null where a device does not make both at once. */
+export const nextOf = (type: QuantType | null | undefined, norm?: Norm): NextProduct<Tensor> | null =>
+  type && norm?.kind !== "layer" ? { type, norm: norm ?? null } : null;
+
 /** What is around half a layer: the norm before, and the residual after. */
-export type Around = Pick<Fusion, "norm" | "residual" | "spendsResidual">;
+export type Around = Pick<Fusion, "norm" | "residual" | "spendsResidual" | "next">;
 
 /** Matrices applied to the rows of x (n, inputs). */
 export interface Projection {

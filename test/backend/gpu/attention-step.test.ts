@@ -119,7 +119,7 @@ it.each(["Q4_0", "Q8_0", "Q5_0"] as const)("comes in the order of weights of %s"
       device.backend.cachedAttention!.attend(part(0, heads), part(heads, kvHeads), part(heads + kvHeads, kvHeads), {
         ...{ cos: angles, sin: angles, interleaved: false, window: 0, softcap: 0, scale: 0.1, sinks: null },
         ...{ k: random([batch, kvHeads, 40, d], 3), v: random([batch, kvHeads, 40, d], 4), past: 0, mask: null },
-        ...{ lengths: Tensor.full([batch], 35, { device, dtype: "i64" }), padding: null, next: type },
+        ...{ lengths: Tensor.full([batch], 35, { device, dtype: "i64" }), padding: null, next: { type } },
       }),
       [batch, heads * d],
     );

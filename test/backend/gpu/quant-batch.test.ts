@@ -115,9 +115,9 @@ it.each([
   const height = Math.ceil(rows / 8) * 8;
   const all = Tensor.full([rows * between + height * (between + 2)], Number.NaN, { device, dtype });
   const ordered = at(all) + 2 * rows * between;
-  layer(first, at(x), k, { glu: isGated ? gluNumbers.silu : 0 }, all, { ordered, order: orderOf(type) });
+  layer(first, at(x), k, { glu: isGated ? gluNumbers.silu : 0 }, all, { ...nowhere, ordered, order: orderOf(type) });
   const y = Tensor.full([rows, n], Number.NaN, { device, dtype });
-  layer(second, 0, between, { ready: ordered }, y);
+  layer(second, 0, between, { came: { x: ordered, told: 0, raise: 1 } }, y);
   const wanted = product(read(all), second.dequantize().dataSync() as Float32Array, rows, n, between);
   const found = read(y);
   for (let row = 0; row < rows; row++) {

@@ -14,6 +14,8 @@ const PIECE = 256;
 /** Bytes of shared memory for x and weights; the rest is for signals. */
 const QUANT_FLOW_SHARED = sharedBudget("sm_90a") - 512;
 const MOST_PLACES = 4;
+/** Those of rows, and a signal. */
+const FACTORS = 4 * 64 + 16;
 /** Pieces that a block must have: with fewer, blocks of 128 rows of weights, two to a multiprocessor, are faster. */
 const LEAST_PIECES = 6;
 /** Pieces that could be multiplied while blocks write what they share and add it up. */
@@ -60,7 +62,11 @@ export function planQuantFlow(
     order: planOrder(shape, type, rows),
     scratch: cuts === 1 ? 0 : cuts * tiles * QUANT_FLOW_LINES * rows,
     boxes: { pieces, pieceBytes, lines: QUANT_FLOW_LINES },
-    launch: { cuts, blocks: cuts * tiles, shared_bytes: xPlaces * x + places * place + 16 * (places + xPlaces) },
+    launch: {
+      cuts,
+      blocks: cuts * tiles,
+      shared_bytes: xPlaces * x + places * place + 16 * (places + xPlaces) + FACTORS,
+    },
   };
 }
 
@@ -83,7 +89,7 @@ export const quantFlow = [
     pattern: "quant_flow_{size}_{Q}",
     over: { size: sizes, Q: flowQuants },
     apart: ["size"],
-    args: "x* w* map* bias* residual* out* parts* counters* ordered* n k batch:u32 glu:u32 cuts:u32 dtype:u32 order:u32",
+    args: "x* w* map* bias* residual* out* parts* counters* ordered* next_alpha* n k batch:u32 glu:u32 cuts:u32 dtype:u32 order:u32 told:u32 lower:f64 raise:f64 eps:f64",
     plan: "blocks shared_bytes",
     defines: {
       ...{ ...streamDefines, ...productDefines, QUANT_FLOW_LINES, QUANT_FLOW_THREADS, QUANT_FLOW_SHARED },

@@ -9,7 +9,7 @@ import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { type Added, nothing, type Sizes } from "./quant-wide.ts";
 import { alignedRows } from "./quantized.ts";
-import { filledInOrder, nowhere, orderedAt } from "./x-order.ts";
+import { filledInOrder, nowhere, orderedAs } from "./x-order.ts";
 
 /** x (rows, k) · wᵀ (n, k) to `out`: all at multiples of 16 bytes. */
 export function multiplyEven(
@@ -20,17 +20,29 @@ export function multiplyEven(
   { w, map }: { readonly w: number; readonly map: number },
   { rows, n, k }: Sizes,
   out: number,
-  { alpha, eps, ready, ...added }: Added = nothing,
+  { alpha, eps, came, ...added }: Added = nothing,
   to = nowhere,
 ): void {
-  const bytes = ready ? 0 : order.bytes;
+  const bytes = came ? 0 : order.bytes;
   gpu.temporary(bytes + 4 * scratch, (room) => {
     const given = { x, alpha, out: room, rows, k, eps };
-    if (!ready && hasEvenOrder(k)) gpu.launch(`even_order_${dtype}`, { ...given, order: order.order });
-    else if (!ready) gpu.launch(`quant_order_${dtype}`, { ...given, ...order });
+    if (!came && hasEvenOrder(k)) gpu.launch(`even_order_${dtype}`, { ...given, order: order.order });
+    else if (!came) gpu.launch(`quant_order_${dtype}`, { ...given, ...order });
     gpu.launch(kernel, {
-      ...{ x: ready || room, w, map, out, parts: room + bytes, counters: gpu.counters, n, k, batch: rows, ...to },
-      ...{ ...added, dtype: quantOutput[dtype]!, raw: ready ? 1 : 0, ...launch },
+      ...{
+        x: came?.x ?? room,
+        w,
+        map,
+        out,
+        parts: room + bytes,
+        counters: gpu.counters,
+        n,
+        k,
+        batch: rows,
+        ordered: to.ordered,
+        order: to.order,
+      },
+      ...{ ...added, dtype: quantOutput[dtype]!, raw: came ? 1 : 0, ...launch },
     });
   });
 }
@@ -48,14 +60,14 @@ export function evenLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const map = gpu.boxMap(w.storage, { at: at(w), rows: n, halves, ...pieces, boxRows: lines / halves, boxPieces: 1 });
   if (!map) return null;
   const [glu, eps] = [p.glu ? gluNumbers[p.glu] : 0, p.norm?.eps ?? 0];
-  const ready = p.norm ? 0 : orderedAt(x, rows, k, type);
+  const came = p.norm ? null : orderedAs(x, { rows, k }, type, null);
   return filledInOrder(gpu, dtype, { rows, k: n / halves }, p.next, (out, to) =>
     alignedRows(gpu, x, (from) =>
       alignedRows(gpu, p.norm?.weight ?? null, (alpha) =>
         gpu.packed(p.bias, (bias) =>
           gpu.packed(p.residual, (residual) => {
             gpu.fenceWeights(w.storage);
-            const added = { alpha, eps, ready, bias, residual, glu };
+            const added = { alpha, eps, came, bias, residual, glu };
             multiplyEven(gpu, plan, dtype, from, { w: at(w), map }, { rows, n, k }, out, added, to);
           }),
         ),

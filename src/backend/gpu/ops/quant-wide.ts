@@ -11,18 +11,18 @@ import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { alignedBlocks, areAligned } from "./linear.ts";
 import { alignedRows } from "./quantized.ts";
-import { filledInOrder, nowhere, orderedAt } from "./x-order.ts";
+import { filledInOrder, nowhere, type Ordered, orderedAs } from "./x-order.ts";
 
 export interface Sizes {
   readonly rows: number;
   readonly n: number;
   readonly k: number;
 }
-/** Addresses, 0 for what there is not, the gate's number, what belongs to a norm, and x where it is in order already. */
+/** Addresses, 0 for what there is not, the gate's number, what belongs to a norm, and x where it came in order. */
 export interface Added {
   readonly alpha: number;
   readonly eps: number;
-  readonly ready?: number | undefined;
+  readonly came?: Ordered | null | undefined;
   readonly bias: number;
   readonly residual: number;
   readonly glu: number;
@@ -35,15 +35,15 @@ function inOrder(
   dtype: "bf16" | "f16",
   x: number,
   { rows, k }: Sizes,
-  { alpha, eps, ready = 0 }: Pick<Added, "alpha" | "eps" | "ready">,
+  { alpha, eps, came }: Pick<Added, "alpha" | "eps" | "came">,
   order: QuantOrderPlan,
   scratch: number,
-  run: (ordered: number, parts: number) => void,
+  run: (ordered: Ordered & { readonly eps: number }, parts: number) => void,
 ): void {
-  const bytes = ready ? 0 : order.bytes;
+  const bytes = came ? 0 : order.bytes;
   gpu.temporary(bytes + 4 * scratch, (room) => {
-    if (!ready) gpu.launch(`quant_order_${dtype}`, { x, alpha, out: room, rows, k, eps, ...order });
-    run(ready || room, room + bytes);
+    if (!came) gpu.launch(`quant_order_${dtype}`, { x, alpha, out: room, rows, k, eps, ...order });
+    run({ ...(came ?? { x: room, told: 0, raise: 1 }), eps }, room + bytes);
   });
 }
 
@@ -56,13 +56,14 @@ export function multiplyWide(
   w: number,
   shape: Sizes,
   out: number,
-  { alpha, eps, ready, ...added }: Added = nothing,
+  { alpha, eps, came, ...added }: Added = nothing,
+  to = nowhere,
 ): void {
   const { size, order, scratch, launch } = planQuantWide(shape, type, gpu.multiprocessors, added.glu !== 0);
   const { rows, n, k } = shape;
-  inOrder(gpu, dtype, x, shape, { alpha, eps, ready }, order, scratch, (ordered, parts) =>
+  inOrder(gpu, dtype, x, shape, { alpha, eps, came }, order, scratch, (ordered, parts) =>
     gpu.launch(`quant_wide${size}_${quantName(type)}`, {
-      ...{ x: ordered, w, out, parts, counters: gpu.counters, n, k, batch: rows },
+      ...{ ...ordered, w, out, parts, counters: gpu.counters, n, k, batch: rows, ...to },
       ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
     }),
   );
@@ -77,13 +78,13 @@ export function multiplyFlow(
   { w, map }: { readonly w: number; readonly map: number },
   shape: Sizes,
   out: number,
-  { alpha, eps, ready, ...added }: Added = nothing,
+  { alpha, eps, came, ...added }: Added = nothing,
   to = nowhere,
 ): void {
   const { rows, n, k } = shape;
-  inOrder(gpu, dtype, x, shape, { alpha, eps, ready }, order, scratch, (ordered, parts) =>
+  inOrder(gpu, dtype, x, shape, { alpha, eps, came }, order, scratch, (ordered, parts) =>
     gpu.launch(kernel, {
-      ...{ x: ordered, w, map, out, parts, counters: gpu.counters, n, k, batch: rows, ...to },
+      ...{ ...ordered, w, map, out, parts, counters: gpu.counters, n, k, batch: rows, ...to },
       ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
     }),
   );
@@ -107,19 +108,20 @@ export function wideLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const flow = planQuantFlow({ rows, n, k }, type, gpu.multiprocessors);
   const map = flow ? mapOf(gpu, w, flow.boxes, p.glu ? 2 : 1) : 0;
   const eps = p.norm?.eps ?? 0;
-  const ready = p.norm ? 0 : orderedAt(x, rows, k, type);
+  const shape = { rows, n, k };
+  const came = orderedAs(x, shape, type, p.norm);
   const width = p.glu ? n / 2 : n;
-  return filledInOrder(gpu, dtype, { rows, k: width }, map ? p.next : null, (out, to) =>
+  const brings = map !== 0 || (!p.glu && planQuantWide(shape, type, gpu.multiprocessors).isCut);
+  return filledInOrder(gpu, dtype, { rows, k: width }, brings ? p.next : null, (out, to) =>
     alignedRows(gpu, x, (from) =>
       alignedBlocks(gpu, w, (weights) =>
         alignedRows(gpu, p.norm?.weight ?? null, (alpha) =>
           gpu.packed(p.bias, (bias) =>
             gpu.packed(p.residual, (residual) => {
               gpu.fenceWeights(w.storage);
-              const added = { alpha, eps, ready, bias, residual, glu };
-              const shape = { rows, n, k };
+              const added = { alpha, eps, came, bias, residual, glu };
               if (flow && map) multiplyFlow(gpu, flow, dtype, from, { w: weights, map }, shape, out, added, to);
-              else multiplyWide(gpu, type, dtype, from, weights, shape, out, added);
+              else multiplyWide(gpu, type, dtype, from, weights, shape, out, added, to);
             }),
           ),
         ),
