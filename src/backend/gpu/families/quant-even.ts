@@ -18,7 +18,7 @@ const QUANT_EVEN_WARPS = 16;
 const SHARED = sharedBudget("sm_90a") - 1024;
 /** Warps for a block of few pieces, and of many; and where many begin. */
 const FEW_WARPS = 8;
-const MANY_WARPS = 16;
+const MANY_WARPS = 12;
 const MANY_PIECES = 64;
 const MOST_CUTS = 8;
 /** What takes time, in pieces of a block, measured: bringing a piece of x, and adding up what several blocks have. */

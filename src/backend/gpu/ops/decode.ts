@@ -150,7 +150,7 @@ function stepAtOnce(
   });
   // What is read before its turn.
   for (const view of [p.cos, p.sin, p.norms?.q, p.norms?.k, p.padding]) if (view) gpu.fenceWeights(view.storage);
-  const next = several && d === ORDERED_DIM && !p.next?.norm ? p.next : null;
+  const next = splits === 1 && d === ORDERED_DIM && !p.next?.norm ? p.next : null;
   return filledInOrder(gpu, dtype, { rows: batch, k: heads * d }, next, (out, to) =>
     gpu.temporary(4 * scratchFloats(batch * heads, splits, d), (scratch) => {
       values.out = out;
