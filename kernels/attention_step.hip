@@ -300,7 +300,7 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
     if (D != 128 || !a.next.to) continue;
     Vec<u16, 4> bits;
     UNROLL for (int e = 0; e < 4; e++) bits.v[e] = y.v[e].bits;
-    a.next.put128(bits, place / a.kv_heads, (first_head + h) * D);
+    a.next.put128(bits, Vec<u16, 4>{}, place / a.kv_heads, (first_head + h) * D);
   }
   if (parts == 1 || !ends_last((u32*)shared, a.counters + place, parts)) return;
   Attention<T> all{};

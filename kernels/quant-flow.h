@@ -209,7 +209,7 @@ template <class Q, u32 BN> struct QuantFlow {
       barrier_of<MULTIPLIERS>();  // all have decoded what lies where sums go
       if (tid_x() < MULTIPLIERS) UNROLL for (u32 j = 0; j < BN / 8; j++) stage(j, Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]});
       barrier_of<MULTIPLIERS>();
-      if (from < to) store(g.rows, 0, 1, false, Vec<u16, 4>{});
+      if (from < to) store(g.rows, 0, 1, false, Vec<u16, 4>{}, weights_behind());
     }
   }
   // A lane's sums of eight rows: of two, on two lines.
@@ -225,7 +225,8 @@ template <class Q, u32 BN> struct QuantFlow {
     const auto of = [&](u32 b, u32 j) { return told_by + (size_t)b * (MULTIPLIERS * BN / 2) + j * 4 * MULTIPLIERS; };
     UNROLL for (u32 j = 0; j < GROUPS; j++) *(Vec<f32, 4>*)of(part, j) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
     barrier_of<MULTIPLIERS>();
-    // What is added comes while the others are waited for.
+    // What is added comes while the others are waited for, and what is behind.
+    const Vec<u16, 4> behind = weights_behind();
     const u32 rows = (GROUPS - part + cuts - 1) / cuts * 8;
     Vec<u16, 4> residual{};
     if (g.residual && in_vectors() && part < GROUPS) {
@@ -253,7 +254,7 @@ template <class Q, u32 BN> struct QuantFlow {
     }
     UNROLL for (u32 i = 0; i < 4; i++) if (i * cuts < GROUPS) stage(i, told[i]);
     barrier_of<MULTIPLIERS>();
-    store(rows, part, cuts, true, residual);
+    store(rows, part, cuts, true, residual, behind);
   }
   GPU_METHOD bool in_vectors() const { return columns() % 4 == 0 && vector_aligned<4>((const u16*)g.y) && vector_aligned<4>((const u16*)g.residual); }
   // Which four columns of which row are number i of those that are stored below.
@@ -266,9 +267,14 @@ template <class Q, u32 BN> struct QuantFlow {
       line = i % per_row * 4, column = f.tile * half + line, at = (size_t)row * f.columns() + column;
     }
   };
+  // Of the norm behind: a thread always has the same columns.
+  GPU_METHOD Vec<u16, 4> weights_behind() const {
+    const Four four(*this, tid_x(), 0, 1);
+    return g.next.to && four.column < columns() ? g.next.template weights<4>(four.column) : Vec<u16, 4>{};
+  }
   // `count` of the rows staged: of groups of eight rows of x every `stride`'th from `first` on. Four columns to a thread, the first with
   // the residual that came before, where one has; loops stay loops, as code that runs once is slow to come.
-  GPU_METHOD void store(u32 count, u32 first, u32 stride, bool came, const Vec<u16, 4>& residual) const {
+  GPU_METHOD void store(u32 count, u32 first, u32 stride, bool came, const Vec<u16, 4>& residual, const Vec<u16, 4>& behind) const {
     const u32 n = columns(), per_row = (g.glu ? LINES / 2 : LINES) / 4;
     const bool vectors = in_vectors();
     if (BULK_COPIES && g.factors.parts) await_signal(counted, 0);
@@ -296,7 +302,7 @@ template <class Q, u32 BN> struct QuantFlow {
       Vec<u16, 4> made;
       UNROLL for (u32 e = 0; e < 4; e++) made.v[e] = g.dtype == DTYPE_f16 ? f32_to_f16(v[e]) : f32_to_bf16(v[e]);
       put((u16*)g.y + four.at, made);
-      if (g.next.to) g.next.put128(made, row, column - lane_id() * 4);
+      if (g.next.to) g.next.put128(made, behind, row, column - lane_id() * 4);
     }
   }
   // Sums of four columns of a row, with their bias where there is one.

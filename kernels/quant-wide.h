@@ -348,7 +348,8 @@ template <class Q, int BN> struct QuantWide {
       UNROLL for (u32 j = 0; j < AHEAD; j++) fetch<0>(now, j, 0);
       if (both) UNROLL for (u32 j = 0; j < SLICES; j++) fetch<1>(second, j, 1);
     }
-    if (!MANY && given.parts) find_factors();
+    f32 told[8];
+    if (!MANY && given.parts) ask_squares(told);
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
     if (BULK || !both) land<0>(0);
@@ -361,6 +362,7 @@ template <class Q, int BN> struct QuantWide {
     decode<0, 1>(f[1], stored);
     decode<0, 2>(f[2], stored);
     decode<0, 3>(f[3], stored);
+    if (!MANY && given.parts) find_factors(told);
     u32 turns = 0;
     while (more) {
       Chunk first = now;
@@ -381,6 +383,8 @@ template <class Q, int BN> struct QuantWide {
       warpgroup_wait<0>();
       UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
       first.place = more ? now.place ^ 1 : now.place;
+      // All warps know the factors that others have found.
+      if (!MANY && given.parts && !cuts) barrier();
       if (cuts) join_all(out, c, shares, first, cuts);
       else if (piece.to - piece.from == units || join(c, shares, piece.tile - shares.alone, units, piece.from == 0)) keep(out, c, first);
       UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
@@ -393,19 +397,20 @@ template <class Q, int BN> struct QuantWide {
     step<ODD, 2>(c, f, g, stored, out, now, then, more, fetches, turns);
     step<ODD, 3>(c, g, f, stored, out, now, then, more, fetches, turns);
   }
-  // Eight rows to a warp, four lanes to each.
-  GPU_METHOD void find_factors() const {
+  // Squares of rows, of which a warp has eight, four lanes each: asked for when x is, and added up when the first weights are decoded.
+  GPU_METHOD void ask_squares(f32 (&told)[8]) const {
     const u32 row = tid_x() / 32 * 8 + lane_id() / 4;
+    const auto part = [&](u32 p) { return row < given.height() && p < given.parts ? given.told(p, row) : 0.0f; };
+    UNROLL for (u32 i = 0; i < 8; i++) told[i] = part(lane_id() % 4 + 4 * i);
+    NO_UNROLL for (u32 first = 32; first < given.parts; first += 32)
+      UNROLL for (u32 i = 0; i < 8; i++) told[i] += part(first + lane_id() % 4 + 4 * i);
+  }
+  GPU_METHOD void find_factors(const f32 (&told)[8]) const {
     f32 sum = 0;
-    NO_UNROLL for (u32 p = lane_id() % 4; p < given.parts; p += 32) {
-      f32 told[8];
-      UNROLL for (u32 i = 0; i < 8; i++) told[i] = row < given.height() && p + 4 * i < given.parts ? given.told(p + 4 * i, row) : 0.0f;
-      UNROLL for (u32 i = 0; i < 8; i++) sum += told[i];
-    }
+    UNROLL for (u32 i = 0; i < 8; i++) sum += told[i];
     sum += shfl_xor(sum, 1);
     sum += shfl_xor(sum, 2);
-    if (lane_id() % 4 == 0) known[row] = given.of(sum);
-    barrier();
+    if (lane_id() % 4 == 0) known[tid_x() / 32 * 8 + lane_id() / 4] = given.of(sum);
   }
   // How many blocks have an even part of each tile.
   GPU_FN u32 cuts_of(const Shares& s) {
@@ -461,7 +466,7 @@ template <class Q, int BN> struct QuantWide {
     Kept kept = kept_of(out, now);
     if (WAITING_BLOCKS) {
       const u32 own = (u32)bid_x() % cuts;
-      if (own < BN / 8) bring_residual(kept, out, now, (BN / 8 - own + cuts - 1) / cuts, 8 * own, 8 * cuts);
+      if (own < BN / 8) bring_one(kept, out, now, (BN / 8 - own + cuts - 1) / cuts, 8 * own, 8 * cuts);
     }
     // All count once more when they have waited, which makes it a zero again.
     if (tid_x() == 0) {
@@ -494,7 +499,7 @@ template <class Q, int BN> struct QuantWide {
         UNROLL for (u32 i = 0; i < LINES / 8; i++) sum += ((const f32*)sx)[i * BN + row];
         if (row < rows) next.tell(row, tile, sum);
       }
-      barrier();
+      if (!WAITING_BLOCKS) barrier();
     }
   }
 
@@ -530,12 +535,14 @@ template <class Q, int BN> struct QuantWide {
   // What goes into results and would be waited for: of the rows of x, lane by lane, and of this lane's lines.
   struct Kept {
     f32 factors[(BN + 31) / 32], bias[2];
+    // Of the one vector that a lane has of those it stores, where it has no more: the residual, and what brings it into order.
+    bool has_one;
     Vec<u16, 8> residual;
-    bool has_residual;
+    OrderedRows::Eight ordered;
   };
   GPU_METHOD Kept kept_of(const Out& out, const Chunk& now) const {
     Kept kept;
-    kept.has_residual = false;
+    kept.has_one = false;
     UNROLL for (u32 i = 0; i < (BN + 31) / 32; i++) kept.factors[i] = i * 32 + lane_id() < rows ? (!MANY && given.parts ? known : factors())[i * 32 + lane_id()] : 0.0f;
     UNROLL for (u32 i = 0; i < 2; i++) kept.bias[i] = out.biased(now.group + tid_x() / 32, lane_id() / 4 + 8 * i, 0.0f);
     return kept;
@@ -548,13 +555,14 @@ template <class Q, int BN> struct QuantWide {
     u32 local, first, b;
     GPU_METHOD Eight(u32 i, u32 per_row, u32 row, u32 stride) : local(i / per_row), first(i % per_row * 8), b(row + local / 8 * stride + local % 8) {}
   };
-  // The residual of what is stored below, where a lane has no more than one vector of it.
-  GPU_METHOD void bring_residual(Kept& kept, const Out& out, const Chunk& now, u32 count, u32 row, u32 stride) const {
+  // What is asked for while other blocks are waited for.
+  GPU_METHOD void bring_one(Kept& kept, const Out& out, const Chunk& now, u32 count, u32 row, u32 stride) const {
     const u32 group = now.group + tid_x() / 32, per_row = out.per_group() / 8, all = count * 8 * per_row;
-    kept.has_residual = out.residual && in_vectors(out) && all <= 32;
     const Eight eight(lane_id(), per_row, row, stride);
-    if (kept.has_residual && lane_id() < all && out.exists(group, eight.first, eight.b))
-      kept.residual = *(const Vec<u16, 8>*)((const u16*)out.residual + out.at(group, eight.first, eight.b));
+    kept.has_one = in_vectors(out) && all <= 32;
+    if (!kept.has_one || lane_id() >= all || !out.exists(group, eight.first, eight.b)) return;
+    if (out.residual) kept.residual = *(const Vec<u16, 8>*)((const u16*)out.residual + out.at(group, eight.first, eight.b));
+    if (next.to) kept.ordered = next.before8(group * 16 + eight.first);
   }
   // `count` times eight rows of those staged, every `stride` rows of x from `row` on. Loops stay loops: code that runs once is slow to come.
   GPU_METHOD void store_rows(const Out& out, const Chunk& now, const Kept& kept, f32* staged, u32 count, u32 row, u32 stride) const {
@@ -580,11 +588,12 @@ template <class Q, int BN> struct QuantWide {
       if (!vectors) NO_UNROLL for (u32 e = 0; e < 8; e++) out.keep(group, first + e, b, sums[e] + out.added(group, first + e, b));
       else if (out.exists(group, first, b)) {
         Vec<u16, 8> y{};
-        if (out.residual) y = kept.has_residual ? kept.residual : *(const Vec<u16, 8>*)((const u16*)out.residual + at);
+        if (out.residual) y = kept.has_one ? kept.residual : *(const Vec<u16, 8>*)((const u16*)out.residual + at);
         UNROLL for (u32 e = 0; e < 8; e++) y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(sums[e] + f16_to_f32(y.v[e])) : f32_to_bf16(sums[e] + bf16_to_f32(y.v[e]));
         put((u16*)out.y + at, y);
         if (next.to) {
-          next.put8(y, b, group * 16 + first);
+          const u32 column = group * 16 + first;
+          next.put8(y, kept.has_one ? kept.ordered : next.before8(column), b, column);
           ((f32*)sx)[(tid_x() / 32 * 2 + first / 8) * BN + b] = OrderedRows::squares(y);
         }
       }

@@ -48,10 +48,10 @@ struct OrderedRows {
     const u32 slice = column / PIECE * 4 + at / 64;
     return to + ((size_t)slice * height() + row) * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8;
   }
-  // N elements from `column` on as the norm leaves them, but for the row's factor.
-  template <int N> GPU_METHOD Vec<u16, N> normed(const Vec<u16, N>& x, u32 column) const {
+  // N weights of the norm from `column` on, where there is one, and elements as it leaves them, but for the row's factor.
+  template <int N> GPU_METHOD Vec<u16, N> weights(u32 column) const { return alpha ? *(const Vec<u16, N>*)(alpha + column) : Vec<u16, N>{}; }
+  template <int N> GPU_METHOD Vec<u16, N> normed(const Vec<u16, N>& x, const Vec<u16, N>& by) const {
     if (!alpha) return x;
-    const Vec<u16, N> by = *(const Vec<u16, N>*)(alpha + column);
     Vec<u16, N> y;
     UNROLL for (int j = 0; j < N; j++) y.v[j] = f32_to_f16(f16_to_f32(x.v[j]) * (f32)lower * f16_to_f32(by.v[j]));
     return y;
@@ -61,9 +61,10 @@ struct OrderedRows {
     UNROLL for (int j = 0; j < N; j++) sum = m_fma(f16_to_f32(x.v[j]), f16_to_f32(x.v[j]), sum);
     return sum;
   }
-  // 128 columns of a row from `column` on, a multiple of 128, by 32 lanes: each has made four of them and brings four to their places.
-  GPU_METHOD void put128(const Vec<u16, 4>& made, u32 row, u32 column) const {
-    const Vec<u16, 4> x = normed(made, column + 4 * lane_id());
+  // 128 columns of a row from `column` on, a multiple of 128, by 32 lanes: each has made four of them, and has their weights, and brings
+  // four to their places.
+  GPU_METHOD void put128(const Vec<u16, 4>& made, const Vec<u16, 4>& by, u32 row, u32 column) const {
+    const Vec<u16, 4> x = normed(made, by);
     const u32 half = column / 128 % 2, at = order == QUANT_ORDER_ANY ? 128 * half + 4 * lane_id() : 8 * lane_id() + 4 * half;
     Vec<u16, 4> four;
     UNROLL for (u32 j = 0; j < 4; j++) {
@@ -80,10 +81,20 @@ struct OrderedRows {
     UNROLL for (u32 mask = 16; mask; mask /= 2) sum += shfl_xor(sum, mask);
     if (lane_id() == 0) tell(row, column / 128, sum);
   }
-  // Eight columns of a row by one lane, without their squares.
-  GPU_METHOD void put8(const Vec<u16, 8>& made, u32 row, u32 column) const {
-    const Vec<u16, 8> x = normed(made, column);
-    UNROLL for (u32 j = 0; j < 8; j++) *place(row, column, ordered_to((column + j) % PIECE, order)) = x.v[j];
+  // Eight columns of a row by one lane, without their squares: what can be had before they are made, and the rest.
+  struct Eight {
+    Vec<u16, 8> weights;
+    Vec<u8, 8> places;
+  };
+  GPU_METHOD Eight before8(u32 column) const {
+    Eight eight;
+    eight.weights = weights<8>(column);
+    UNROLL for (u32 j = 0; j < 8; j++) eight.places.v[j] = (u8)ordered_to((column + j) % PIECE, order);
+    return eight;
+  }
+  GPU_METHOD void put8(const Vec<u16, 8>& made, const Eight& eight, u32 row, u32 column) const {
+    const Vec<u16, 8> x = normed(made, eight.weights);
+    UNROLL for (u32 j = 0; j < 8; j++) *place(row, column, eight.places.v[j]) = x.v[j];
   }
   // What the products of a row are to be multiplied with, or the squares of 128 elements.
   GPU_METHOD void tell(u32 row, u32 part, f32 x) const { ((f32*)(to + (size_t)height() * width))[part * height() + row] = x; }

@@ -24,13 +24,13 @@ export class BoxMaps {
     this.#upload = upload;
   }
 
-  /** The map's address; 0 where there is none, and where one would have to be made and `mayMake` is false. */
-  find(boxes: Boxes, mayMake: boolean): number {
+  /** The map's address, 0 where there is none; `making` is called before one is made. */
+  find(boxes: Boxes, making: () => void): number {
     const { at, rows, halves, pieces, pieceBytes, boxRows, boxPieces } = boxes;
     const key = [at, rows, halves, pieces, pieceBytes, boxRows, boxPieces].join();
     const known = this.#known.get(key);
     if (known !== undefined) return known;
-    if (!mayMake) return 0;
+    making();
     const map = this.#context.boxMap(boxes);
     const address = map ? this.#place() : 0;
     if (map) this.#upload(address, map);

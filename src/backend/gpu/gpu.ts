@@ -264,10 +264,11 @@ export abstract class Gpu implements MemoryOps, Recordings {
 
   /**
    * The address of a map of boxes of weights; 0 where there is none: kernels then bring rows one by one. Weights that are made
-   * within a recording have none, as maps come from the host.
+   * within a recording have none, as maps come from the host; those of others are there since the first run.
    */
   boxMap(weights: Storage, boxes: Boxes): number {
-    return this.#allocator.isPooled(addressOf(weights)) ? 0 : this.#boxMaps.find(boxes, !this.#recording);
+    if (this.#allocator.isPooled(addressOf(weights))) return 0;
+    return this.#boxMaps.find(boxes, () => this.#refuseRecording("a map of weights that the first run did not have"));
   }
 
   /** The arguments num_dims and info of elementwise kernels: dims merged, info 0 where all operands are contiguous. */

@@ -5,6 +5,11 @@ import type { Boxes, GpuContext } from "../../../src/backend/gpu/driver.ts";
 
 const boxes: Boxes = { at: 4096, rows: 64, halves: 1, pieces: 4, pieceBytes: 272, boxRows: 16, boxPieces: 1 };
 
+const make = (): void => {};
+const refuse = (): never => {
+  throw new Error("recorded");
+};
+
 function maps(map: Uint8Array | null) {
   const asked: Boxes[] = [];
   const uploads: number[] = [];
@@ -24,10 +29,10 @@ function maps(map: Uint8Array | null) {
 
 it("makes a map once, and another for another matrix, gate or box", () => {
   const { found, asked, uploads } = maps(new Uint8Array(128));
-  const first = found.find(boxes, true);
-  expect(found.find({ ...boxes }, true)).toBe(first);
+  const first = found.find(boxes, make);
+  expect(found.find({ ...boxes }, make)).toBe(first);
   const others = [{ at: 8192 }, { halves: 2 as const }, { boxRows: 8 }, { rows: 128 }].map((other) =>
-    found.find({ ...boxes, ...other }, true),
+    found.find({ ...boxes, ...other }, make),
   );
   expect(new Set([first, ...others]).size).toBe(5);
   expect(uploads).toEqual([first, ...others]);
@@ -37,14 +42,14 @@ it("makes a map once, and another for another matrix, gate or box", () => {
 
 it("makes none while work is recorded, but finds those that are there", () => {
   const { found, asked } = maps(new Uint8Array(128));
-  expect(found.find(boxes, false)).toBe(0);
+  expect(() => found.find(boxes, refuse)).toThrow("recorded");
   expect(asked).toEqual([]);
-  const address = found.find(boxes, true);
-  expect(found.find(boxes, false)).toBe(address);
+  const address = found.find(boxes, make);
+  expect(found.find(boxes, refuse)).toBe(address);
 });
 
 it("gives no map where the driver has none", () => {
   const { found, asked, uploads } = maps(null);
-  expect([found.find(boxes, true), found.find(boxes, true)]).toEqual([0, 0]);
+  expect([found.find(boxes, make), found.find(boxes, make)]).toEqual([0, 0]);
   expect([asked.length, uploads.length]).toEqual([1, 0]);
 });
