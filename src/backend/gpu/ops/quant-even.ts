@@ -29,20 +29,16 @@ export function multiplyEven(
     if (!came && hasEvenOrder(k)) gpu.launch(`even_order_${dtype}`, { ...given, order: order.order });
     else if (!came) gpu.launch(`quant_order_${dtype}`, { ...given, ...order });
     gpu.launch(kernel, {
+      ...{ x: came?.x ?? room, w, map, out, parts: room + bytes, counters: gpu.counters, n, k, batch: rows, ...to },
       ...{
-        x: came?.x ?? room,
-        w,
-        map,
-        out,
-        parts: room + bytes,
-        counters: gpu.counters,
-        n,
-        k,
-        batch: rows,
-        ordered: to.ordered,
-        order: to.order,
+        ...added,
+        dtype: quantOutput[dtype]!,
+        raw: came ? 1 : 0,
+        told: came?.told ?? 0,
+        raise: came?.raise ?? 1,
+        eps,
+        ...launch,
       },
-      ...{ ...added, dtype: quantOutput[dtype]!, raw: came ? 1 : 0, ...launch },
     });
   });
 }
@@ -60,8 +56,8 @@ export function evenLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const map = gpu.boxMap(w.storage, { at: at(w), rows: n, halves, ...pieces, boxRows: lines / halves, boxPieces: 1 });
   if (!map) return null;
   const [glu, eps] = [p.glu ? gluNumbers[p.glu] : 0, p.norm?.eps ?? 0];
-  const came = p.norm ? null : orderedAs(x, { rows, k }, type, null);
-  return filledInOrder(gpu, dtype, { rows, k: n / halves }, p.next, (out, to) =>
+  const came = orderedAs(x, { rows, k }, type, p.norm);
+  return filledInOrder(gpu, dtype, { rows, k: n / halves }, p.glu && p.next?.norm ? null : p.next, (out, to) =>
     alignedRows(gpu, x, (from) =>
       alignedRows(gpu, p.norm?.weight ?? null, (alpha) =>
         gpu.packed(p.bias, (bias) =>
