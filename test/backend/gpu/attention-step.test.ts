@@ -144,8 +144,8 @@ it.each(["Q4_0", "Q8_0", "Q5_0"] as const)("comes in the order of weights of %s"
   launch.mockRestore();
 });
 
-it.each(["bf16", "f16"] as const)("of few texts comes in order with its bits as they are in %s", (dtype) => {
-  const [batch, heads, kvHeads, d, n] = [7, 4, 2, 128, 24] as const;
+it("of few texts comes in order with its bits as they are in f16", () => {
+  const [batch, heads, kvHeads, d, n, dtype] = [7, 4, 2, 128, 24, "f16"] as const;
   const device = deviceWith("sm_90a", 0, MULTIPROCESSORS);
   const gpu = device.backend as GpuBackend;
   scope(() => {

@@ -21,8 +21,9 @@ const FEW_WARPS = 8;
 const MANY_WARPS = 12;
 const MANY_PIECES = 64;
 const MOST_CUTS = 8;
-/** What takes time, in pieces of a block, measured: bringing a piece of x, and adding up what several blocks have. */
+/** What takes time, in pieces of a block, measured: bringing a piece of x, the same where it is lifted by the block, too, and adding up what several blocks have. */
 const X_COST = 0.15;
+const LIFT_COST = 1;
 const JOIN_COST = 3;
 
 /** The longest rows that one vector to a thread brings into order. */
@@ -52,11 +53,12 @@ export interface QuantEvenPlan {
   };
 }
 
-/** x (rows, k) · wᵀ (n, k), as kernels/quant-even.h goes about it; null where rows of weights are no whole pieces. */
+/** x (rows, k) · wᵀ (n, k), as kernels/quant-even.h goes about it, of x in order with the bits of bf16 where `isLifted`; null where rows of weights are no whole pieces. */
 export function planQuantEven(
   shape: { readonly rows: number; readonly n: number; readonly k: number },
   type: QuantType,
   multiprocessors: number,
+  isLifted = false,
 ): QuantEvenPlan | null {
   const size = sizes.find((most) => shape.rows <= Number(most));
   if (!isEvenly(type) || shape.k % PIECE !== 0 || size === undefined) return null;
@@ -75,8 +77,8 @@ export function planQuantEven(
     // x, a signal for each of its pieces, what rows are multiplied with, a number of each row from each warp; and places with signals.
     const x = most * (2 * rows * PIECE + 8) + 4 * rows * (1 + QUANT_EVEN_WARPS);
     const fit = Math.floor((SHARED - x) / (QUANT_EVEN_PLACES * (LINES * pieceBytes + 8)) / 4) * 4;
-    const warps = Math.min(fit, dealt > MANY_PIECES ? MANY_WARPS : FEW_WARPS);
-    const cost = dealt + X_COST * most + (cuts > 1 ? JOIN_COST + cuts : 0);
+    const warps = Math.min(fit, dealt > MANY_PIECES ? (isLifted ? QUANT_EVEN_WARPS : MANY_WARPS) : FEW_WARPS);
+    const cost = dealt + (isLifted ? LIFT_COST : X_COST) * most + (cuts > 1 ? JOIN_COST + cuts : 0);
     if (warps < FEW_WARPS || cost >= least) continue;
     least = cost;
     const shared = x + warps * QUANT_EVEN_PLACES * (LINES * pieceBytes + 8);

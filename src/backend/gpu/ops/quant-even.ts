@@ -49,14 +49,16 @@ export function evenLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const k = x.layout.shape.at(-1)!;
   const rows = numel(x.layout.shape.slice(0, -1));
   const n = w.layout.shape[0]!;
-  const plan = rows === 0 || n === 0 || k === 0 ? null : planQuantEven({ rows, n, k }, type, gpu.multiprocessors);
+  const shape = { rows, n, k };
+  const came = orderedAs(x, shape, type, p.norm);
+  const isLifted = came !== null && dtype === "bf16";
+  const plan = rows === 0 || n === 0 || k === 0 ? null : planQuantEven(shape, type, gpu.multiprocessors, isLifted);
   if (!plan || at(w) % 16 !== 0) return null;
   const { lines, ...pieces } = plan.boxes;
   const halves = p.glu ? 2 : 1;
   const map = gpu.boxMap(w.storage, { at: at(w), rows: n, halves, ...pieces, boxRows: lines / halves, boxPieces: 1 });
   if (!map) return null;
   const [glu, eps] = [p.glu ? gluNumbers[p.glu] : 0, p.norm?.eps ?? 0];
-  const came = orderedAs(x, { rows, k }, type, p.norm);
   return filledInOrder(gpu, dtype, { rows, k: n / halves }, p.glu && p.next?.norm ? null : p.next, (out, to) =>
     alignedRows(gpu, x, (from) =>
       alignedRows(gpu, p.norm?.weight ?? null, (alpha) =>
@@ -64,7 +66,7 @@ export function evenLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
           gpu.packed(p.residual, (residual) => {
             gpu.fenceWeights(w.storage);
             const added = { alpha, eps, came, bias, residual, glu };
-            multiplyEven(gpu, plan, dtype, from, { w: at(w), map }, { rows, n, k }, out, added, to);
+            multiplyEven(gpu, plan, dtype, from, { w: at(w), map }, shape, out, added, to);
           }),
         ),
       ),
