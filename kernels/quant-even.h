@@ -10,8 +10,8 @@
 #ifndef WICK_QUANT_EVEN_H
 #define WICK_QUANT_EVEN_H
 #include "gpu/boxes.h"
+#include "gpu/crews.h"
 #include "gpu/uniform.h"
-#include "gpu/warpgroup.h"
 #include "product.h"
 #include "quant-slices.h"
 

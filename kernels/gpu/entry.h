@@ -19,13 +19,6 @@ GPU_FN void wait_for_previous() {
 #endif
 }
 
-// Lets the next kernel begin before this one waits: only where this is small, and the next has much to bring before it waits in turn.
-GPU_FN void let_next_begin() {
-#if GPU_NVIDIA && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
 #if GPU_NVIDIA
 // The type of a function's argument I.
 template <int I, class F> struct ArgumentOf;
