@@ -1,4 +1,4 @@
-// The product of up to 16 rows with quantized weights: y (batch, n) = f(x (batch, k) · W (n, k)ᵀ + bias) + residual in halves; weights and
+// The product of up to ROWS rows, 8 or 16, with quantized weights: y (batch, n) = f(x (batch, k) · W (n, k)ᵀ + bias) + residual in halves; weights and
 // x are multiplied in f16, sums are in f32. For types and rows that are whole pieces of 256 (quant-pieces.h).
 //
 // A block has some groups of 16 rows of W, or, of `cuts` blocks, its part of k of them, and all of x that goes with it, which lies in
@@ -10,15 +10,15 @@
 #ifndef WICK_QUANT_EVEN_H
 #define WICK_QUANT_EVEN_H
 #include "gpu/boxes.h"
+#include "gpu/crews.h"
 #include "gpu/uniform.h"
-#include "gpu/warpgroup.h"
 #include "product.h"
 #include "quant-slices.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
-template <class Q, u32 WAY = 0> struct QuantEven {
-  static constexpr u32 ROWS = 16, LINES = 16, PLACES = QUANT_EVEN_PLACES, SLICE = WIDE_ROW, SLICES = PIECE / SLICE, VALUES = ROWS * LINES / 32;
+template <class Q, u32 ROWS> struct QuantEven {
+  static constexpr u32 N = ROWS / 8, LINES = 16, PLACES = QUANT_EVEN_PLACES, SLICE = WIDE_ROW, SLICES = PIECE / SLICE, VALUES = ROWS * LINES / 32;
   // Pieces of lines lie one by one, an odd number of vectors each, so that eight hit all banks.
   static constexpr u32 BYTES = PIECE / Q::Elements * Q::Bytes, PITCH = BYTES / 4, PLACE = LINES * PITCH;
   static_assert(BYTES / 16 % 2 == 1 && BYTES % 16 == 0, "");
@@ -34,27 +34,26 @@ template <class Q, u32 WAY = 0> struct QuantEven {
     const BoxMap* map;
     f32* parts;
     u32* counters;
-    u32 k, cuts, part, plain;
+    u32 k, cuts, part;
+    // Whether x is in order with its bits as they were, or as a norm leaves it whose squares are told; and where y goes in the order of what it
+    // is multiplied with next, too, with the squares of each 16 columns where a norm comes between.
+    u32 raw;
+    RowFactors norm;
+    OrderedRows next;
   };
 
-  // x of two steps, and of N eights of rows: lanes name rows of 8 × 8 halves, whose pieces are mixed.
-  template <u32 N> struct Right {
+  // x of two steps, of all eights of rows: lanes name rows of 8 × 8 halves, whose vectors are mixed.
+  typedef MatrixRef Refs[2 * N];
+  struct Right {
     u32 v[N][4];
-    typedef u32 Offsets[2 * N];
-    GPU_FN void offsets(Offsets& at) {
+    GPU_FN void refs(Refs& at, const u16* x) {
       const u32 m = lane_id() / 8, r = lane_id() % 8;
-      UNROLL for (u32 i = 0; i < 2 * N; i++) at[i] = (N == 2 ? m / 2 * 8 + r : r) * SLICE + ((N == 2 ? 2 * i + m % 2 : 4 * i + m) ^ r) * 8;
+      UNROLL for (u32 i = 0; i < 2 * N; i++) at[i] = matrix_ref(x).plus((N == 2 ? m / 2 * 8 + r : r) * SLICE + ((N == 2 ? 2 * i + m % 2 : 4 * i + m) ^ r) * 8);
     }
-    template <u32 PAIR> GPU_METHOD void load(const MatrixRef (&at)[2 * N]) {
-      UNROLL for (u32 i = 0; i < N; i++) load_matrices(v[i], at[PAIR % 2 * N + i].plus(PAIR / 2 * N * 8 * SLICE));
+    template <u32 PAIR> GPU_METHOD void load(const Refs& at) {
+      UNROLL for (u32 i = 0; i < N; i++) load_matrices(v[i], at[PAIR % 2 * N + i].plus(PAIR / 2 * ROWS * SLICE));
     }
-    template <u32 PAIR> GPU_METHOD void load_fragments(const u16* x) {
-      UNROLL for (u32 i = 0; i < N; i++) {
-        const Words4 w = *(const Words4*)(x + (PAIR * N + i) * 256 + lane_id() * 8);
-        UNROLL for (u32 j = 0; j < 4; j++) v[i][j] = w.v[j];
-      }
-    }
-    GPU_METHOD const u32* of(u32 step, u32 tile) const { return WAY & 4 ? v[tile] + 2 * step : N == 2 ? v[step] + 2 * tile : v[0] + 2 * step; }
+    GPU_METHOD const u32* of(u32 step, u32 tile) const { return N == 2 ? v[step] + 2 * tile : v[0] + 2 * step; }
   };
   // A piece of 16 lines, two blocks to each lane.
   struct Piece {
@@ -66,67 +65,33 @@ template <class Q, u32 WAY = 0> struct QuantEven {
         w[1][h].template load<1>(line);
       }
     }
-    template <u32 B, u32 I, u32 N> GPU_METHOD void step(Sums& acc, const Right<N>& right) const {
+    template <u32 B, u32 I> GPU_METHOD void step(Sums& acc, const Right& right) const {
       u32 left[4];
       UNROLL for (u32 h = 0; h < 2; h++) w[B][h].template decode<I>(left[h], left[2 + h]);
       UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[j], left, right.of(I % 2, j));
     }
     // Steps of both blocks in turns, with sums of their own, whose products need not wait for each other.
-    template <u32 I, u32 N> GPU_METHOD void multiply_fragments(Sums& acc, Sums& others, const u16* x) const {
+    template <u32 I> GPU_METHOD void steps(Sums& acc, Sums& others, const Refs& x) const {
       if constexpr (I < 8) {
-        Right<N> right[2];
-        right[0].template load_fragments<I / 2>(x);
-        right[1].template load_fragments<4 + I / 2>(x);
-        step<0, I>(acc, right[0]);
-        step<1, I>(others, right[1]);
-        step<0, I + 1>(acc, right[0]);
-        step<1, I + 1>(others, right[1]);
-        multiply_fragments<I + 2, N>(acc, others, x);
-      }
-    }
-    template <u32 I, u32 N> GPU_METHOD void pipe(Sums& acc, Sums& others, const MatrixRef (&x)[2 * N], const Right<N> (&right)[2]) const {
-      if constexpr (I < 8) {
-        Right<N> next[2];
-        if constexpr (I + 2 < 8) {
-          next[0].template load<I / 2 + 1>(x);
-          next[1].template load<5 + I / 2>(x);
-        }
-        step<0, I>(acc, right[0]);
-        step<1, I>(others, right[1]);
-        step<0, I + 1>(acc, right[0]);
-        step<1, I + 1>(others, right[1]);
-        pipe<I + 2, N>(acc, others, x, next);
-      }
-    }
-    template <u32 I, u32 N> GPU_METHOD void multiply(Sums& acc, Sums& others, const MatrixRef (&x)[2 * N]) const {
-      if constexpr (WAY & 1) {
-        Right<N> right[2];
-        right[0].template load<0>(x);
-        right[1].template load<4>(x);
-        pipe<0, N>(acc, others, x, right);
-      } else if constexpr (I < 8) {
-        Right<N> right[2];
+        Right right[2];
         right[0].template load<I / 2>(x);
         right[1].template load<4 + I / 2>(x);
         step<0, I>(acc, right[0]);
         step<1, I>(others, right[1]);
         step<0, I + 1>(acc, right[0]);
         step<1, I + 1>(others, right[1]);
-        multiply<I + 2, N>(acc, others, x);
+        steps<I + 2>(acc, others, x);
       }
     }
+    // acc += the piece, with that of x from `x` on.
+    GPU_METHOD void multiply(Sums& acc, const u16* x) const {
+      Refs refs;
+      Right::refs(refs, x);
+      Sums others = {};
+      steps<0>(acc, others, refs);
+      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += others[e / 4][e % 4];
+    }
   };
-  // acc += a piece, with the piece of x from `x` on.
-  template <u32 N> GPU_FN void multiply(Sums& acc, const Piece& piece, const u16* x) {
-    typename Right<N>::Offsets at;
-    Right<N>::offsets(at);
-    MatrixRef refs[2 * N];
-    UNROLL for (u32 i = 0; i < 2 * N; i++) refs[i] = matrix_ref(x).plus(at[i]);
-    Sums others = {};
-    if constexpr (WAY & 4) piece.template multiply_fragments<0, N>(acc, others, x);
-    else piece.template multiply<0, N>(acc, others, refs);
-    UNROLL for (u32 e = 0; e < 4 * N; e++) acc[e / 4][e % 4] += others[e / 4][e % 4];
-  }
 
   // What becomes of a group's sums, which a lane has of one row of x by eight lines side by side, or with a gate by four and four.
   struct Turned {
@@ -151,8 +116,9 @@ template <class Q, u32 WAY = 0> struct QuantEven {
       }
       return x;
     }
-    GPU_METHOD void store(u32 group, const f32* sums, const Vec<u16, 8>& added) const {
-      if (row >= out.batch) return;
+    // Gives the sum of squares of what is kept.
+    GPU_METHOD f32 store(const OrderedRows& next, const Vec<u16, 8>& weights, u32 group, const f32* sums, const Vec<u16, 8>& added) const {
+      if (row >= out.batch) return 0;
       const Vec<f32, 4> one = load_shared<4>(sums, row * TURNED + first), two = load_shared<4>(sums, row * TURNED + first + (out.glu ? LINES / 2 : 4));
       Vec<u16, 8> y;
       UNROLL for (u32 e = 0; e < 8; e++) {
@@ -165,13 +131,18 @@ template <class Q, u32 WAY = 0> struct QuantEven {
       }
       u16* const to = (u16*)out.y + at(group);
       if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) { if (e < out.per_group() / 2 && column(group) + e < out.columns) to[e] = y.v[e]; }
-      else if (column(group) >= out.columns) return;
+      else if (column(group) >= out.columns) return 0;
       else if (out.glu) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
       else put(to, y);
+      if (!next.to) return 0;
+      const Vec<u16, 8> x = next.normed(y, weights);
+      UNROLL for (u32 e = 0; e < 8; e++) if (e < out.per_group() / 2) *next.place(row, column(group), ordered_to((column(group) + e) % PIECE, next.order)) = x.v[e];
+      return next.alpha ? OrderedRows::squares(y) : 0.0f;
     }
   };
   // A group's sums are there, of this part of k.
   GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Vec<u16, 8>& added, const f32* factors, f32* scratch, bool there) {
+    const Vec<u16, 8> weights = there ? g.next.template weights<8>(turned.column(group)) : Vec<u16, 8>{};
     UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + lane_id() % 4 * 2 + e % 2];
     if (g.cuts > 1) {
       f32* const parts = g.parts + (size_t)group * g.cuts * SLOT + lane_id() * 4;
@@ -198,63 +169,76 @@ template <class Q, u32 WAY = 0> struct QuantEven {
     }
     UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * TURNED + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
     wave_sync();
-    if (there) turned.store(group, scratch, added);
+    f32 squares = there ? turned.store(g.next, weights, group, scratch, added) : 0.0f;
     wave_sync();
+    if (g.next.alpha) {
+      squares += shfl_xor(squares, 1);
+      if (there && lane_id() % 2 == 0 && turned.row < turned.out.batch) g.next.tell(turned.row, group, squares);
+    }
   }
-  // x that lies as it is comes into order here, in f16: of bf16 with other exponents, a row that is too large or too small for them lifted by
-  // a power of two so that its largest is near 2^15. Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have
+  // What rows are multiplied with where their squares are told.
+  GPU_FN void find_factors(const RowFactors& norm, f32* factors, f32* sums) {
+    const u32 row = tid_x() % ROWS, stride = bdim_x() / ROWS;
+    f32 sum = 0;
+    NO_UNROLL for (u32 p = tid_x() / ROWS; p < norm.parts; p += 8 * stride) {
+      f32 told[8];
+      UNROLL for (u32 i = 0; i < 8; i++) told[i] = p + i * stride < norm.parts ? norm.told(p + i * stride, row) : 0.0f;
+      UNROLL for (u32 i = 0; i < 8; i++) sum += told[i];
+    }
+    UNROLL for (u32 mask = 16; mask >= ROWS; mask /= 2) sum += shfl_xor(sum, mask);
+    if (lane_id() < ROWS) sums[tid_x() / 32 * ROWS + row] = sum;
+    barrier();
+    if (tid_x() >= ROWS) return;
+    sum = 0;
+    for (u32 w = 0; w < bdim_x() / 32; w++) sum += sums[w * ROWS + row];
+    factors[row] = norm.of(sum);
+  }
+  // x in order with the bits of bf16 becomes f16 where it lies: with other exponents, a row that is too large or too small for them lifted by a
+  // power of two so that its largest is near 2^15. Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have
   // those of up to 2^12: f16 has as many bits as bf16 of what is above 2^-20.
-  static constexpr u32 PLAIN = 137, AS_IT_IS = 141;
-  GPU_FN void order(u32* x, u32* largest, f32* factors, const Given& g, const Out& out, u32 first, u32 pieces) {
-    const u32 rows = height(out), count = pieces * rows, warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id();
-    const bool halves = out.dtype == DTYPE_f16;
-    // A warp takes a row's piece: vector v of it to where it would lie in order, and from there the words that make vector v in order.
-    const auto at = [&](u32 i, u32 slice, u32 element) { return x + ((i / rows * SLICES + slice) * rows + i % rows) * (SLICE / 2) + ((element / 8 ^ i % 8) * 8 + element % 8) / 2; };
-    const auto bring = [&](u32 i, bool wanted) {
-      const bool there = wanted && i % rows < out.batch;
-      copy16_async((void*)at(wanted ? i : 0, lane / 8, lane % 8 * 8), g.x + (there ? (size_t)(i % rows) * g.k + (first + i / rows) * PIECE + lane * 8 : 0), there, wanted);
-    };
-    const u32 step = lane / 2, second = lane % 2;
-    u32 from[2];
-    UNROLL for (u32 j = 0; j < 2; j++) from[j] = piece_from(step / 2, 0, step % 2 * 2 + j, QuantSlice<Q>::ORDER);
-    const auto place = [&](u32 i, bool wanted, u32 near) {
+  static constexpr u32 PLAIN = 137;
+  GPU_FN void lift(u32* x, Signal* x_there, const u16* source, u32 pieces, f32* factors, u32* largest) {
+    constexpr u32 VECTORS = ROWS * PIECE / 8, ONCE = 4;
+    // All vectors of a thread are of one row.
+    const u32 row = tid_x() / 8 % ROWS, count = pieces * VECTORS;
+    u32 near = PLAIN;
+    // Twice where that is not so, from where it came from.
+    NO_UNROLL for (u32 pass = 0; pass < 2; pass++) {
       const u32 least = (near - 29) * 0x00800080u;
       u32 most = 0;
-      Words4 to;
-      UNROLL for (u32 t = 0; t < 4; t++) {
-        const u32 one = wanted ? *at(i, t, from[0]) : 0, two = wanted ? *at(i, t, from[1]) : 0;
-        const u32 raw = second ? one >> 16 | (two & 0xffff0000u) : (one & 0xffffu) | two << 16, magnitude = raw & 0x7fff7fffu;
-        most = larger_of_pairs(most, magnitude);
-        to.v[t] = halves ? raw : (larger_of_pairs(magnitude, least) - least) << 3 | (raw & 0x80008000u);
+      NO_UNROLL for (u32 first = tid_x(); first < count; first += ONCE * bdim_x()) {
+        Words4 v[ONCE];
+        UNROLL for (u32 n = 0; n < ONCE; n++) {
+          const u32 i = first + n * bdim_x();
+          if (BOX_COPIES && pass == 0 && i < count) await_signal(x_there + i / VECTORS, 0);
+          v[n] = i >= count ? Words4{} : pass ? *(const Words4*)(source + 8 * i) : load_shared<4>(x, 4 * i);
+        }
+        UNROLL for (u32 n = 0; n < ONCE; n++) {
+          UNROLL for (u32 j = 0; j < 4; j++) {
+            const u32 raw = v[n].v[j], magnitude = raw & 0x7fff7fffu;
+            most = larger_of_pairs(most, magnitude);
+            v[n].v[j] = (larger_of_pairs(magnitude, least) - least) << 3 | (raw & 0x80008000u);
+          }
+          if (first + n * bdim_x() < count) store_shared<4>(x, 4 * (first + n * bdim_x()), v[n]);
+        }
       }
-      wave_sync();
-      if (wanted) store_shared<4>(at(i, lane / 8, lane % 8 * 8), 0, to);
-      return most > most << 16 ? most >> 16 : most & 0xffffu;
-    };
-    NO_UNROLL for (u32 i = warp; i < count; i += warps) bring(i, true);
-    copies_wait();
-    wave_sync();
-    NO_UNROLL for (u32 base = 0; base < count; base += warps) {
-      const u32 i = base + warp, most = warp_most(place(i, i < count, PLAIN));
-      if (lane == 0 && i < count) largest[i] = most;
+      if (pass) break;
+      most = most > most << 16 ? most >> 16 : most & 0xffffu;
+      UNROLL for (u32 mask = 4; mask; mask /= 2) {
+        const u32 other = shfl_xor(most, mask);
+        most = other > most ? other : most;
+      }
+      if (lane_id() % 8 == 0) largest[tid_x() / 8] = most;
+      barrier();
+      for (u32 i = row; i < bdim_x() / 8; i += ROWS) most = largest[i] > most ? largest[i] : most;
+      const u32 exponent = most >> 7;
+      const bool odd = exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1);
+      if (odd) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
+      if (tid_x() < 8 * ROWS && tid_x() % 8 == 0) factors[row] = f32_from_bits((near - 14) << 23);
+      if (!odd) break;
     }
     barrier();
-    u32 most = 0;
-    for (u32 i = lane; lane < rows && i < count; i += rows) most = largest[i] > most ? largest[i] : most;
-    const u32 exponent = most >> 7;
-    const bool odd = !halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1);
-    const u32 near = halves ? AS_IT_IS : !odd ? PLAIN : exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
-    if (warp == 0 && lane < ROWS) factors[lane] = f32_from_bits((near - 14) << 23);
-    if (warp_most(odd)) NO_UNROLL for (u32 base = 0; base < count; base += warps) {
-      const u32 i = base + warp, own = shfl(near, i % rows);
-      const bool again = i < count && own != PLAIN;
-      bring(i, again);
-      copies_wait();
-      wave_sync();
-      place(i, again, own);
-    }
   }
-  GPU_FN u32 height(const Out& out) { return (out.batch + 7) / 8 * 8; }
 
   // Which piece of which group; groups and pieces are counted from the block's first.
   struct Cursor {
@@ -273,8 +257,8 @@ template <class Q, u32 WAY = 0> struct QuantEven {
     const auto begin_of = [&](u32 w) { return w * units / warps; };
     const u32 from = uniform(begin_of(warp)), to = uniform(begin_of(warp + 1));
     // Shared memory: x, the places of each warp (boxes begin at multiples of 128 bytes), and their signals.
-    const u32 x_words = height(out) * PIECE / 2;
-    u32* const all_places = shared + most * (ROWS * PIECE / 2);
+    constexpr u32 X_WORDS = ROWS * PIECE / 2;
+    u32* const all_places = shared + most * X_WORDS;
     u32* const places = all_places + warp * PLACES * PLACE;
     Signal* const x_there = (Signal*)(all_places + warps * PLACES * PLACE);
     Signal* const landed = x_there + most + warp * PLACES;
@@ -310,21 +294,22 @@ template <class Q, u32 WAY = 0> struct QuantEven {
     }
     NO_UNROLL for (u32 i = 0; i < PLACES; i++) send();
     wait_for_previous();
-    if (g.plain) order(shared, largest, factors, g, out, first, pieces);
-    else {
-      if (tid_x() < ROWS) factors[tid_x()] = tid_x() < height(out) ? ((const f32*)(g.x + (size_t)height(out) * g.k))[tid_x()] : 0.0f;
-      if (!BOX_COPIES) for (u32 i = tid_x(); i < pieces * x_words; i += bdim_x()) shared[i] = ((const u32*)g.x)[(size_t)first * x_words + i];
-      else NO_UNROLL for (u32 c = warp; c < pieces; c += warps)
-        if (one_lane()) {
-          expect_bytes(x_there + c, 4 * x_words);
-          copy_bulk(shared + c * x_words, g.x + (size_t)(first + c) * 2 * x_words, 4 * x_words, x_there + c);
-        }
-    }
+    if (tid_x() < ROWS) factors[tid_x()] = g.raw ? 1.0f : ((const f32*)(g.x + (size_t)ROWS * g.k))[tid_x()];
+    if (!BOX_COPIES) for (u32 i = tid_x(); i < pieces * X_WORDS; i += bdim_x()) shared[i] = ((const u32*)g.x)[(size_t)first * X_WORDS + i];
+    else NO_UNROLL for (u32 c = warp; c < pieces; c += warps)
+      if (one_lane()) {
+        expect_bytes(x_there + c, 4 * X_WORDS);
+        copy_bulk(shared + c * X_WORDS, g.x + (size_t)(first + c) * 2 * X_WORDS, 4 * X_WORDS, x_there + c);
+      }
     const Turned turned(out);
     // What is added was made long ago, and lies in the cache no longer.
     if (out.residual)
       for (u32 i = tid_x(); i < (end - begin) * out.batch; i += bdim_x()) expect((const u16*)out.residual + (size_t)(i % out.batch) * out.columns + (begin + i / out.batch) * out.per_group());
+    if (g.next.alpha)
+      for (u32 i = tid_x(); i < end - begin; i += bdim_x()) expect(g.next.alpha + (begin + i) * out.per_group());
+    if (g.norm.parts) find_factors(g.norm, factors, (f32*)largest);
     barrier();
+    if (g.raw && out.dtype == DTYPE_bf16) lift(shared, x_there, g.x + (size_t)first * 2 * X_WORDS, pieces, factors, largest);
 
     Sums acc = {}, head = {};
     Cursor c{from, from / pieces, from % pieces};
@@ -338,16 +323,11 @@ template <class Q, u32 WAY = 0> struct QuantEven {
       else bring(c, there);
       Piece piece;
       piece.load(there ? words : shared);
-      if ((WAY & 2) && !alone) {
-        wave_sync();
-        send();
-      }
       const Vec<u16, 8> added = turned.added(begin + c.group, alone);
-      if (BOX_COPIES && !g.plain) await_signal(x_there + c.piece, 0);
-      const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * x_words);
+      if (BOX_COPIES) await_signal(x_there + c.piece, 0);
+      const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * X_WORDS);
       Sums none = {};
-      if (out.batch > 8) multiply<2>(there ? acc : none, piece, x);
-      else multiply<1>(there ? acc : none, piece, x);
+      piece.multiply(there ? acc : none, x);
       wave_sync();
       if (GPU_TILE_LOCKSTEP || alone) {
         Sums total;
@@ -362,7 +342,7 @@ template <class Q, u32 WAY = 0> struct QuantEven {
         UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
       }
       if (there) c.advance(pieces);
-      if (!(WAY & 2) || alone) send();
+      send();
       if (BOX_COPIES && ++place == PLACES) place = 0, phase ^= 1;
     }
     // A group that several warps have: the first that a warp takes in the first of its slots, the last in the other.
@@ -386,6 +366,59 @@ template <class Q, u32 WAY = 0> struct QuantEven {
     }
   }
 };
+
+GPU_FN u32 exponent_within(f32 x, u32 least, u32 most) {
+  const u32 exponent = f32_bits(x) >> 23;
+  return exponent < least ? least : exponent > most ? most : exponent;
+}
+// A row of x as QuantEven wants it, with a norm where there is an alpha: as OrderedRow (quant-wide.h) does it, with one vector to a thread and
+// so few registers that blocks find room beside those of products, which may begin at once.
+template <class T> GPU_FN void order_row(f32* shared, const T* x, const T* alpha, u16* out, u32 row, u32 rows, u32 k, u32 order, f32 eps) {
+  typedef Vec<T, 8> V;
+  let_next_begin();
+  const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), height = (rows + 7) / 8 * 8;
+  u16* const staged = (u16*)(shared + 64) + warp * PIECE;
+  V v{}, a;
+  UNROLL for (u32 j = 0; j < 8; j++) a.v[j] = narrow<T>(1.0f);
+  if (alpha) a = *(const V*)(alpha + tid_x() * 8);
+  u32 places[2] = {0, 0};
+  UNROLL for (u32 j = 0; j < 8; j++) places[j / 4] |= ordered_from(lane * 8 + j, order) << j % 4 * 8;
+  wait_for_previous();
+  if (row < rows) v = *(const V*)(x + (size_t)row * k + tid_x() * 8);
+  f32 scale = 1, squares, largest;
+  // Hardly ever more than once: where squares have overflown or vanished, the largest of x tells what it is to be scaled by.
+  NO_UNROLL for (u32 pass = 0; pass < 3; pass++) {
+    squares = 0, largest = 0;
+    UNROLL for (u32 j = 0; j < 8; j++) {
+      const f32 y = widen(v.v[j]) * scale;
+      squares += y * y;
+      largest = maximum(largest, m_abs(pass == 1 ? y : y * widen(a.v[j])));
+    }
+    u32 bits = warp_most(f32_bits(largest));
+    UNROLL for (u32 mask = 16; mask; mask /= 2) squares += shfl_xor(squares, mask);
+    if (lane == 0) shared[warp] = squares, shared[32 + warp] = f32_from_bits(bits);
+    barrier();
+    squares = lane < warps ? shared[lane] : 0.0f;
+    largest = f32_from_bits(warp_most(lane < warps ? f32_bits(shared[32 + lane]) : 0));
+    UNROLL for (u32 mask = 16; mask; mask /= 2) squares += shfl_xor(squares, mask);
+    if (!alpha || pass == 2 || (pass == 0 && squares < 1e36f && squares > 1e-20f && largest < 1e36f && largest > 1e-30f)) break;
+    if (pass == 1) scale = f32_from_bits((254 - exponent_within(largest, 77, 253)) << 23);
+    barrier();  // what is told next goes where what was told is read
+  }
+  if (alpha) {
+    const f32 factor = 1.0f / m_sqrt(squares / (f32)k + eps * scale * scale);
+    scale *= factor, largest *= factor;
+  }
+  const u32 near = exponent_within(largest, 15, 254);
+  scale *= f32_from_bits((268 - near) << 23);
+  Words4 to;
+  UNROLL for (u32 j = 0; j < 4; j++) to.v[j] = pack2(f16{}, widen(v.v[2 * j]) * scale * widen(a.v[2 * j]), widen(v.v[2 * j + 1]) * scale * widen(a.v[2 * j + 1]));
+  store_shared<4>((u32*)staged, lane * 4, to);
+  wave_sync();
+  UNROLL for (u32 j = 0; j < 4; j++) to.v[j] = staged[places[j / 2] >> j % 2 * 16 & 255u] | (u32)staged[places[j / 2] >> (j % 2 * 16 + 8) & 255u] << 16;
+  put((u32*)(out + ((size_t)(tid_x() / 8) * height + row) * WIDE_ROW + (tid_x() % 8 ^ row % 8) * 8), to);
+  if (tid_x() == 0) ((f32*)(out + (size_t)height * k))[row] = f32_from_bits((near - 14) << 23);
+}
 
 }  // namespace gpu
 #endif

@@ -1,42 +1,19 @@
 // Linear layers of 5 to 16 rows with weights of one quantized type on an NVIDIA card: times by warps, splits and parts, the best first,
 // and errors.
 //
-//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-batch quant-blocks linear quant-matvec) -DTYPE=q4_0 -DGPU_ONLY -DGPU_ONLY_q4_0 -DGPU_ONLY_f32 bench/gpu/quant-batch.cu -o quant-batch
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-batch quant-blocks linear quant-matvec) -DTYPE=q4_k -DGPU_ONLY -DGPU_ONLY_q4_k -DGPU_ONLY_f32 bench/gpu/quant-batch.cu -o quant-batch
 //
 // Weights are rotated through copies, so that the cache serves none of them.
 #include "bench.h"
 #include "quant-blocks.hip"
 #include "quant-batch.hip"
 
-#include <cuda.h>
-
 #define JOIN_(a, b, c) a##b##c
 #define JOIN(a, b, c) JOIN_(a, b, c)
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 typedef TYPE Q;
-constexpr bool PIECES = PieceBlock<Q>::THERE;
-constexpr u32 DEPTH = PIECES || Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, LINES = 16, BYTES = DEPTH / Q::Elements * Q::Bytes, SHOWN = 5, STEP = 61;
-
-// The map of boxes of a matrix, as src/backend/gpu/cuda/box-map.ts makes it; of other types there are none.
-static const BoxMap* make_map(const u8* w, size_t n, size_t k, u32 halves) {
-  if (!PIECES) return nullptr;
-  static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  if (!encode) CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void**)&encode, 12000, cudaEnableDefault, &found));
-  const size_t row = k / DEPTH * BYTES;
-  const cuuint64_t sizes[4] = {BYTES / 4, n / halves, halves, k / DEPTH}, strides[3] = {row, n / halves * row, BYTES};
-  const cuuint32_t box[4] = {BYTES / 4, LINES / halves, halves, 1}, steps[4] = {1, 1, 1, 1};
-  CUtensorMap map;
-  if (encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, (void*)w, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)) {
-    printf("no map\n");
-    exit(1);
-  }
-  BoxMap* const to = device<BoxMap>(1);
-  CHECK(cudaMemcpy(to, &map, sizeof map, cudaMemcpyHostToDevice));
-  return to;
-}
+constexpr u32 DEPTH = Q::Fine ? QUANT_BATCH_FINE : QUANT_BATCH_CHUNK, LINES = 16, BYTES = DEPTH / Q::Elements * Q::Bytes, SHOWN = 5, STEP = 61;
 
 // Results of every STEP-th row of w and the plain product of dequantized weights, a thread each: {Σ difference², Σ wanted²}.
 template <class T> static __global__ void compare(const T* y, const f32* w, const T* x, size_t rows, size_t n, size_t k, double* sums) {
@@ -62,38 +39,35 @@ int main() {
   CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
   const auto kernel = JOIN(quant_batch_, TYPE, );
   CHECK(cudaFuncSetAttribute((const void*)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 225 * 1024));
-  const u32 stage = PIECES ? LINES * BYTES : 256 * ((BYTES + 31 - Q::Align) / 16 | 1);
+  const u32 stage = 256 * ((BYTES + 31 - Q::Align) / 16 | 1);
   const struct { size_t n, k; bool glu; } shapes[] = {{28672, 4096, true}, {6144, 4096, false}, {4096, 4096, false}, {4096, 14336, false}, {128256, 4096, false}};
   for (const auto& s : shapes) {
     const size_t n = s.n, k = s.k, blocks = n * k / Q::Elements, size = blocks * Q::Bytes;
     const int copies = (int)(((size_t)150 << 20) / size) + 1;
     std::vector<u8*> w(copies);
-    std::vector<const BoxMap*> maps(copies);
     for (int c = 0; c < copies; c++) {
       w[c] = device<u8>(size);
       fill_bytes<<<4096, 256>>>(w[c], size, 17u * c + 3);
       for (u32 offset = 0; offset <= (Q::HasMin ? 2 : 0); offset += 2) fill_scales<<<(unsigned)(blocks / 256 + 1), 256>>>(w[c], blocks, Q::Bytes, offset);
     }
-    for (int c = 0; c < copies; c++) maps[c] = make_map(w[c], n, k, s.glu ? 2 : 1);
-    const BoxMap* const ungated = make_map(w[0], n, k, 1);
     f32 *dense = device<f32>(n * k), *parts_of = device<f32>(8 * 16 * n);
     JOIN(dequantize_block_, TYPE, _f32)<<<(unsigned)(n * k / (QUANT_CHUNK * 8)), 256>>>(w[0], dense, n * k);
     bf16 *x = device<bf16>(16 * k), *y = device<bf16>(16 * n);
     f16 *xh = device<f16>(16 * k), *yh = device<f16>(16 * n);
     fill_floats<bf16><<<1024, 256>>>(x, 16 * k, 1, 1.0f);
     fill_floats<f16><<<1024, 256>>>(xh, 16 * k, 1, 1.0f);
-    const auto go = [&](cudaStream_t stream, const u8* p, const BoxMap* map, const Plan& plan, u32 rows, bool glu, const void* in, void* out, u32 dtype) {
+    const auto go = [&](cudaStream_t stream, const u8* p, const Plan& plan, u32 rows, bool glu, const void* in, void* out, u32 dtype) {
       cudaLaunchConfig_t config{};
       config.gridDim = dim3(plan.shares * plan.parts), config.blockDim = dim3(32 * plan.warps), config.dynamicSmemBytes = plan.bytes, config.stream = stream;
       cudaLaunchAttribute early{};
       early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       early.val.programmaticStreamSerializationAllowed = 1;
       config.attrs = &early, config.numAttrs = 1;
-      CHECK(cudaLaunchKernelEx(&config, kernel, in, p, map, (const void*)nullptr, (const void*)nullptr, out, parts_of, counters, n, k, rows, glu ? (u32)GLU_silu : 0u, plan.splits, plan.parts, dtype));
+      CHECK(cudaLaunchKernelEx(&config, kernel, in, p, (const void*)nullptr, (const void*)nullptr, out, parts_of, counters, n, k, rows, glu ? (u32)GLU_silu : 0u, plan.splits, plan.parts, dtype));
     };
     const auto time = [&](const Plan& plan, u32 rows) {
       return median_of_graph([&](cudaStream_t stream) {
-               for (int i = 0; i < 2 * copies; i++) go(stream, w[i % copies], maps[i % copies], plan, rows, s.glu, x, y, DTYPE_bf16);
+               for (int i = 0; i < 2 * copies; i++) go(stream, w[i % copies], plan, rows, s.glu, x, y, DTYPE_bf16);
              }, 5) / (2 * copies);
     };
     std::vector<Plan> plans;
@@ -115,7 +89,7 @@ int main() {
     const auto error = [&](auto* in, auto* out, u32 rows, u32 dtype) {
       CHECK(cudaMemset(out, 0xee, rows * n * 2));
       CHECK(cudaMemset(sums, 0, 16));
-      go(0, w[0], ungated, plans[0], rows, false, in, out, dtype);
+      go(0, w[0], plans[0], rows, false, in, out, dtype);
       compare<<<(unsigned)(rows * (n / STEP + 1) / 256 + 1), 256>>>(out, dense, in, rows, n, k, sums);
       double found[2];
       CHECK(cudaMemcpy(found, sums, sizeof found, cudaMemcpyDeviceToHost));

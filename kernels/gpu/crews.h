@@ -14,11 +14,17 @@ template <u32 THREADS> GPU_FN void barrier_of() { asm volatile("bar.sync 1, %0;"
 // What each thread then has; four warps go together.
 template <u32 EACH> GPU_FN void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(EACH)); }
 template <u32 EACH> GPU_FN void leave_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(EACH)); }
+// Lets the next kernel begin before this one waits (gpu/entry.h): only where this is small, and the next has much to bring before it waits in turn.
+GPU_FN void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
+// What lies there is brought into the cache.
+GPU_FN void expect(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 #else
 GPU_FN void count_on(u32*, u32) {}
 template <u32> GPU_FN void barrier_of() { barrier(); }
 template <u32> GPU_FN void take_registers() {}
 template <u32> GPU_FN void leave_registers() {}
+GPU_FN void let_next_begin() {}
+GPU_FN void expect(const void*) {}
 #endif
 }  // namespace gpu
 #endif

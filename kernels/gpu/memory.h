@@ -81,13 +81,6 @@ GPU_FN Words4 load_once(const void* p) {
 #endif
 }
 
-// What lies there is brought into the cache.
-GPU_FN void expect(const void* p) {
-#if GPU_NVIDIA
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-#endif
-}
-
 // Copies to shared memory that run beside arithmetic, where the device has them.
 #if GPU_NVIDIA && __CUDA_ARCH__ >= 800
 constexpr bool ASYNC_COPIES = true;

@@ -42,11 +42,12 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
       ...(["_32", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}` as const)),
       ...weights.map((type) => (isTiled(type) ? (`quant_tiles_${type}` as const) : (`quant_wide_${type}` as const))),
       ...weights.map((type) => `quant_batch_${type}` as const),
-      ...evenQuants.filter((type) => weights.includes(type)).map((type) => `quant_even_${type}` as const),
+      ...evenQuants.filter((type) => weights.includes(type)).map((type) => `quant_even_16_${type}` as const),
       ...(["32", "64"] as const).flatMap((size) =>
         flowQuants.filter((type) => weights.includes(type)).map((type) => `quant_flow_${size}_${type}` as const),
       ),
       `quant_order_${dtype}`,
+      ...(evenQuants.some((type) => weights.includes(type)) ? [`even_order_${dtype}` as const] : []),
     ]);
   return existing([
     ...(["", "_some", "_few"] as const).flatMap((size) =>

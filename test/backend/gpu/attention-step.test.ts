@@ -1,5 +1,11 @@
 // One position of a text in one launch, where there is a unit for it, beside the same op by op.
 import { describe, expect, it, vi } from "vitest";
+import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
+import { planQuantEven } from "../../../src/backend/gpu/families/quant-even.ts";
+import { at } from "../../../src/backend/gpu/gpu.ts";
+import { multiplyEven } from "../../../src/backend/gpu/ops/quant-even.ts";
+import { nothing } from "../../../src/backend/gpu/ops/quant-wide.ts";
+import { type Ordered, orderedAs } from "../../../src/backend/gpu/ops/x-order.ts";
 import { scope, Tensor } from "../../../src/index.ts";
 import { rmsNorm, rope, ropeI, sdpa } from "../../../src/nn/index.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
@@ -136,4 +142,39 @@ it.each(["Q4_0", "Q8_0", "Q5_0"] as const)("comes in the order of weights of %s"
     expect(launch.mock.calls.map(([name]) => name)).toContain("quant_order_f16");
   });
   launch.mockRestore();
+});
+
+it("of few texts comes in order with its bits as they are in f16", () => {
+  const [batch, heads, kvHeads, d, n, dtype] = [7, 4, 2, 128, 24, "f16"] as const;
+  const device = deviceWith("sm_90a", 0, MULTIPROCESSORS);
+  const gpu = device.backend as GpuBackend;
+  scope(() => {
+    const random = (shape: readonly number[], seed: number) => Tensor.randn(shape, { device, dtype, seed });
+    const side = random([batch, (heads + 2 * kvHeads) * d], 1);
+    const part = (from: number, count: number) => side.narrow(1, from * d, count * d);
+    const angles = random([40, d / 2], 2);
+    const x = result(
+      gpu.cachedAttention!.attend(part(0, heads), part(heads, kvHeads), part(heads + kvHeads, kvHeads), {
+        ...{ cos: angles, sin: angles, interleaved: false, window: 0, softcap: 0, scale: 0.1, sinks: null },
+        ...{ k: random([batch, kvHeads, 40, d], 3), v: random([batch, kvHeads, 40, d], 4), past: 0, mask: null },
+        ...{ lengths: Tensor.full([batch], 35, { device, dtype: "i64" }), padding: null, next: { type: "Q4_0" } },
+      }),
+      [batch, heads * d],
+    );
+    const shape = { rows: batch, n, k: heads * d };
+    const w = {
+      w: at(QTensor.quantize(Tensor.randn([n, shape.k], { seed: 5 }), "Q4_0").toDeviceSync(device).blocks),
+      map: 0,
+    };
+    const plan = planQuantEven(shape, "Q4_0", 2)!;
+    const product = (came: Ordered | null): number[] => {
+      const y = Tensor.full([batch, n], Number.NaN, { device, dtype });
+      multiplyEven(gpu, plan, dtype, at(x), w, shape, at(y), { ...nothing, came });
+      return values(y);
+    };
+    const came = orderedAs(x, shape, "Q4_0", null);
+    expect(came).not.toBeNull();
+    const [found, wanted] = [product(came), product(null)];
+    for (const [i, value] of found.entries()) expect(Math.abs(value - wanted[i]!)).toBeLessThan(0.02);
+  });
 });

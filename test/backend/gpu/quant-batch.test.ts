@@ -3,9 +3,12 @@ import { expect, it } from "vitest";
 import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { planQuantBatch } from "../../../src/backend/gpu/families/quant-batch.ts";
 import { planQuantEven } from "../../../src/backend/gpu/families/quant-even.ts";
+import { orderOf } from "../../../src/backend/gpu/families/quant-wide.ts";
 import { gluNumbers } from "../../../src/backend/gpu/families/quantized.ts";
 import { at } from "../../../src/backend/gpu/gpu.ts";
 import { multiplyEven } from "../../../src/backend/gpu/ops/quant-even.ts";
+import { nothing } from "../../../src/backend/gpu/ops/quant-wide.ts";
+import { nowhere } from "../../../src/backend/gpu/ops/x-order.ts";
 import { type DType, Tensor } from "../../../src/index.ts";
 import { compute } from "../../../src/ops/compute.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
@@ -85,35 +88,126 @@ it.each([
   }
 });
 
+/** Results that come in the order of the next product, with a gate and without. */
 it.each([
-  [11, 88, 288],
-  [27, 88, 256],
-])("normalises, adds biases, opens gates and adds a residual: %i rows", (rows, n, k) => {
-  const q = QTensor.quantize(Tensor.from(random(n * k, 3)).reshape([n, k]), "Q8_0");
-  const [x, weight, bias] = [
-    given(random(rows * k, 5), [rows, k], "f16"),
-    given(random(k, 6), [k], "f16"),
-    given(random(n, 8), [n], "f16"),
-  ];
-  const residual = given(random((rows * n) / 2, 9), [rows, n / 2], "f16");
-  const params = { norm: { weight, eps: 1e-5 }, bias, glu: "silu", residual } as const;
-  const blocks = q.toDeviceSync(device).blocks;
-  const y = read(compute(device.backend as GpuBackend, "linear", [rows, n / 2], x, blocks, "Q8_0", params));
-  const from = read(x);
-  const scaled = from.map((value, i) => {
-    const row = from.slice(Math.floor(i / k) * k, Math.floor(i / k) * k + k);
-    const mean = row.reduce((sum, v) => sum + v * v, 0) / k;
-    return (value / Math.sqrt(mean + 1e-5)) * read(weight)[i % k]!;
-  });
-  const all = product(scaled, q.dequantize().dataSync() as Float32Array, rows, n, k);
-  const biases = read(bias);
-  const wanted = read(residual).map((value, i) => {
-    const [row, column] = [Math.floor(i / (n / 2)), i % (n / 2)];
-    const gate = all[row * n + column]! + biases[column]!;
-    return value + (gate / (1 + Math.exp(-gate))) * (all[row * n + n / 2 + column]! + biases[n / 2 + column]!);
-  });
-  expect(error(y, wanted)).toBeLessThan(2e-3);
+  ["Q4_0", 9, "bf16", true],
+  ["Q8_0", 6, "bf16", false],
+  ["Q8_0", 16, "f16", true],
+] as const)("%s, two layers of %i rows in %s, a gate: %s", (type, rows, dtype, isGated) => {
+  const gpu = device.backend as GpuBackend;
+  const [k, between, n] = [256, 768, 40];
+  const weights = (lines: number, width: number, seed: number) =>
+    QTensor.quantize(Tensor.from(random(lines * width, seed)).reshape([lines, width]), type);
+  const values = random(rows * k, 91);
+  // Gates of what is large are large squares.
+  if (dtype === "bf16") for (let i = 0; i < k; i++) values[k + i]! *= 1e13;
+  for (let i = 0; i < k; i++) values[2 * k + i] = 0;
+  const x = given(values, [rows, k], dtype);
+  const first = weights(isGated ? 2 * between : between, k, 7);
+  const second = weights(n, between, 17);
+  const layer = (q: QTensor, from: number, width: number, added: object, y: Tensor, to = nowhere): void => {
+    const shape = { rows, n: q.shape[0]!, k: width };
+    const plan = planQuantEven(shape, type, 2)!;
+    const given = { w: at(q.toDeviceSync(device).blocks), map: 0 };
+    multiplyEven(gpu, plan, dtype, from, given, shape, at(y), { ...nothing, ...added }, to);
+  };
+  // In order behind the rows, as filledInOrder has it.
+  const height = Math.ceil(rows / 8) * 8;
+  const all = Tensor.full([rows * between + height * (between + 2)], Number.NaN, { device, dtype });
+  const ordered = at(all) + 2 * rows * between;
+  layer(first, at(x), k, { glu: isGated ? gluNumbers.silu : 0 }, all, { ...nowhere, ordered, order: orderOf(type) });
+  const y = Tensor.full([rows, n], Number.NaN, { device, dtype });
+  layer(second, 0, between, { came: { x: ordered, told: 0, raise: 1 } }, y);
+  const wanted = product(read(all), second.dequantize().dataSync() as Float32Array, rows, n, between);
+  const found = read(y);
+  for (let row = 0; row < rows; row++) {
+    const [a, b] = [found, wanted].map((of) => of.slice(row * n, (row + 1) * n)) as [number[], number[]];
+    if (row === 2) expect(a).toEqual(a.map(() => 0));
+    else expect(error(a, b), `row ${row}`).toBeLessThan(bound[dtype]);
+  }
 });
+
+it.each([
+  ["Q4_0", 9],
+  ["Q8_0", 7],
+] as const)("%s, a norm between two layers of %i rows whose squares the first tells", (type, rows) => {
+  const gpu = device.backend as GpuBackend;
+  const [k, between, n] = [512, 768, 40];
+  const quantized = (lines: number, width: number, seed: number) =>
+    QTensor.quantize(Tensor.from(random(lines * width, seed)).reshape([lines, width]), type);
+  const [first, second] = [quantized(between, k, 7), quantized(n, between, 17)];
+  const x = given(random(rows * k, 91), [rows, k], "f16");
+  const alpha = given(
+    random(between, 5).map((value) => 3 * value),
+    [between],
+    "f16",
+  );
+  const layer = (q: QTensor, width: number, y: number, from: number, added: object, to = nowhere): void => {
+    const shape = { rows, n: q.shape[0]!, k: width };
+    const weights = { w: at(q.toDeviceSync(device).blocks), map: 0 };
+    multiplyEven(gpu, planQuantEven(shape, type, 4)!, "f16", from, weights, shape, y, { ...nothing, ...added }, to);
+  };
+  const height = Math.ceil(rows / 8) * 8;
+  const told = between / 16;
+  const all = Tensor.full([rows * between + height * (between + 2 * told)], Number.NaN, { device, dtype: "f16" });
+  const ordered = at(all) + 2 * rows * between;
+  layer(first, k, at(all), at(x), {}, { ordered, order: orderOf(type), next_alpha: at(alpha), lower: 1 / 4 });
+  const results = [{ came: { x: ordered, told, raise: 4 } }, {}].map((added) => {
+    const y = Tensor.full([rows, n], Number.NaN, { device, dtype: "f16" });
+    layer(second, between, at(y), at(all), { alpha: at(alpha), eps: 1e-5, ...added });
+    return read(y);
+  }) as [number[], number[]];
+  expect(error(...results)).toBeLessThan(bound.f16);
+});
+
+/** Through the op, which has no boxes on the simulator, and by boxes. */
+it.each([
+  [11, 88, 288, false, true],
+  [27, 88, 256, false, true],
+  [11, 88, 512, true, true],
+  [7, 40, 1024, true, false],
+])(
+  "normalises, adds biases, opens gates and adds a residual: %i rows (%i, %i), boxes %s, gate %s",
+  (rows, n, k, byBoxes, isGated) => {
+    const q = QTensor.quantize(Tensor.from(random(n * k, 3)).reshape([n, k]), "Q8_0");
+    const columns = isGated ? n / 2 : n;
+    const [x, weight, bias] = [
+      given(random(rows * k, 5), [rows, k], "f16"),
+      given(random(k, 6), [k], "f16"),
+      given(random(n, 8), [n], "f16"),
+    ];
+    const residual = given(random(rows * columns, 9), [rows, columns], "f16");
+    const blocks = q.toDeviceSync(device).blocks;
+    const gpu = device.backend as GpuBackend;
+    const layer = (): Tensor => {
+      if (!byBoxes) {
+        const params = { norm: { weight, eps: 1e-5 }, bias, glu: "silu", residual } as const;
+        return compute(gpu, "linear", [rows, columns], x, blocks, "Q8_0", params);
+      }
+      const y = given(new Array(rows * columns).fill(Number.NaN), [rows, columns], "f16");
+      const plan = planQuantEven({ rows, n, k }, "Q8_0", 3)!;
+      const glu = isGated ? gluNumbers.silu : 0;
+      const added = { alpha: at(weight), eps: 1e-5, bias: at(bias), residual: at(residual), glu };
+      multiplyEven(gpu, plan, "f16", at(x), { w: at(blocks), map: 0 }, { rows, n, k }, at(y), added);
+      return y;
+    };
+    const from = read(x);
+    const scaled = from.map((value, i) => {
+      const row = from.slice(Math.floor(i / k) * k, Math.floor(i / k) * k + k);
+      const mean = row.reduce((sum, v) => sum + v * v, 0) / k;
+      return (value / Math.sqrt(mean + 1e-5)) * read(weight)[i % k]!;
+    });
+    const all = product(scaled, q.dequantize().dataSync() as Float32Array, rows, n, k);
+    const biases = read(bias);
+    const wanted = read(residual).map((value, i) => {
+      const [row, column] = [Math.floor(i / columns), i % columns];
+      const gate = all[row * n + column]! + biases[column]!;
+      if (!isGated) return value + gate;
+      return value + (gate / (1 + Math.exp(-gate))) * (all[row * n + n / 2 + column]! + biases[n / 2 + column]!);
+    });
+    expect(error(read(layer()), wanted)).toBeLessThan(2e-3);
+  },
+);
 
 it.each([
   ["Q4_K", 6],

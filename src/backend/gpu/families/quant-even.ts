@@ -1,13 +1,14 @@
 /** Linear layers of up to 16 rows of halves with quantized weights whose rows are whole pieces of 256, as decoding several texts at once has them. */
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { MAX_COUNTERS, sharedBudget } from "../attention-plan.ts";
-import { family, gridFor } from "./family.ts";
+import { blocks, family, gridFor } from "./family.ts";
 import { productDefines } from "./product.ts";
-import { planOrder, type QuantOrderPlan, quantOrders } from "./quant-wide.ts";
+import { planOrder, QUANT_ORDER_BLOCK, type QuantOrderPlan, quantOrders } from "./quant-wide.ts";
 import { streamDefines } from "./quantized.ts";
 
-/** Rows of x, and of weights that a warp takes at a time, by pieces of so many weights. */
-export const QUANT_EVEN_ROWS = 16;
+/** Rows of x. */
+const sizes = ["8", "16"] as const;
+/** Rows of weights that a warp takes at a time, by pieces of so many weights. */
 const LINES = 16;
 const PIECE = 256;
 /** Pieces of a warp that are on their way or multiplied. */
@@ -20,18 +21,24 @@ const FEW_WARPS = 8;
 const MANY_WARPS = 12;
 const MANY_PIECES = 64;
 const MOST_CUTS = 8;
-/** What takes time, in pieces of a block, measured: bringing a piece of x that is in order or has to come into it, and adding up what several blocks have. */
+/** What takes time, in pieces of a block, measured: bringing a piece of x, the same where it is lifted by the block, too, and adding up what several blocks have. */
 const X_COST = 0.15;
-const PLAIN_COST = 1;
+const LIFT_COST = 1;
 const JOIN_COST = 3;
+
+/** The longest rows that one vector to a thread brings into order. */
+const ORDERED_DEPTH = 8 * QUANT_ORDER_BLOCK;
+/** Whether rows are short enough for a kernel that brings them into order with few registers. */
+export const hasEvenOrder = (k: number): boolean => k <= ORDERED_DEPTH;
 
 /** Types that have such kernels (kernels/quant-pieces.h). */
 const evenly = { Q8_0: "q8_0", Q4_0: "q4_0" } as const;
 type Evenly = keyof typeof evenly;
 export const evenQuants = Object.values(evenly);
+export const isEvenly = (type: QuantType): type is Evenly => type in evenly;
 
 export interface QuantEvenPlan {
-  readonly kernel: `quant_even_${(typeof evenly)[Evenly]}`;
+  readonly kernel: `quant_even_${(typeof sizes)[number]}_${(typeof evenly)[Evenly]}`;
   readonly order: QuantOrderPlan;
   /** Floats of memory for what blocks that share groups of rows add up. */
   readonly scratch: number;
@@ -46,14 +53,16 @@ export interface QuantEvenPlan {
   };
 }
 
-/** x (rows, k) · wᵀ (n, k), as kernels/quant-even.h goes about it; null where rows of weights are no whole pieces. */
+/** x (rows, k) · wᵀ (n, k), as kernels/quant-even.h goes about it, of x in order with the bits of bf16 where `isLifted`; null where rows of weights are no whole pieces. */
 export function planQuantEven(
   shape: { readonly rows: number; readonly n: number; readonly k: number },
   type: QuantType,
   multiprocessors: number,
-  isPlain = false,
+  isLifted = false,
 ): QuantEvenPlan | null {
-  if (!(type in evenly) || shape.k % PIECE !== 0 || shape.rows > QUANT_EVEN_ROWS) return null;
+  const size = sizes.find((most) => shape.rows <= Number(most));
+  if (!isEvenly(type) || shape.k % PIECE !== 0 || size === undefined) return null;
+  const rows = Number(size);
   const { size: elements, bytes } = quantTypes[type];
   const pieces = shape.k / PIECE;
   const pieceBytes = (PIECE / elements) * bytes;
@@ -65,18 +74,18 @@ export function planQuantEven(
     const most = Math.ceil(pieces / cuts);
     const shares = Math.min(groups, Math.floor(multiprocessors / cuts));
     const dealt = Math.ceil(groups / shares) * most;
-    // x, a signal for each of its pieces and the largest of each row's, their factors; and places with signals.
-    const x = most * (2 * QUANT_EVEN_ROWS * PIECE + 8 + 4 * QUANT_EVEN_ROWS) + 4 * QUANT_EVEN_ROWS;
+    // x, a signal for each of its pieces, what rows are multiplied with, a number of each row from each warp; and places with signals.
+    const x = most * (2 * rows * PIECE + 8) + 4 * rows * (1 + QUANT_EVEN_WARPS);
     const fit = Math.floor((SHARED - x) / (QUANT_EVEN_PLACES * (LINES * pieceBytes + 8)) / 4) * 4;
-    const warps = Math.min(fit, dealt > MANY_PIECES ? MANY_WARPS : FEW_WARPS);
-    const cost = dealt + (isPlain ? PLAIN_COST : X_COST) * most + (cuts > 1 ? JOIN_COST + cuts : 0);
+    const warps = Math.min(fit, dealt > MANY_PIECES ? (isLifted ? QUANT_EVEN_WARPS : MANY_WARPS) : FEW_WARPS);
+    const cost = dealt + (isLifted ? LIFT_COST : X_COST) * most + (cuts > 1 ? JOIN_COST + cuts : 0);
     if (warps < FEW_WARPS || cost >= least) continue;
     least = cost;
     const shared = x + warps * QUANT_EVEN_PLACES * (LINES * pieceBytes + 8);
     best = {
-      kernel: `quant_even_${evenly[type as Evenly]}`,
-      order: planOrder(shape, type, QUANT_EVEN_ROWS),
-      scratch: cuts === 1 ? 0 : cuts * groups * LINES * QUANT_EVEN_ROWS,
+      kernel: `quant_even_${size}_${evenly[type]}`,
+      order: planOrder(shape, type, rows),
+      scratch: cuts === 1 ? 0 : cuts * groups * LINES * rows,
       boxes: { pieces, pieceBytes, lines: LINES },
       // More than half of it, so that blocks which begin while others end do not gather where there is room.
       launch: { cuts, threads: 32 * warps, blocks: shares * cuts, shared_bytes: Math.max(shared, SHARED / 2 + 1024) },
@@ -85,17 +94,28 @@ export function planQuantEven(
   return best;
 }
 
+const defines = {
+  ...{ ...streamDefines, ...productDefines, QUANT_EVEN_PLACES, QUANT_EVEN_WARPS },
+  ...{ QUANT_ORDER_BLOCK, ...quantOrders },
+};
+
 export const quantEven = [
   family({
     file: "quant-even",
-    pattern: "quant_even_{Q}",
-    over: { Q: evenQuants },
-    args: "x* w* map* bias* residual* out* parts* counters* n k batch:u32 glu:u32 cuts:u32 plain:u32 dtype:u32",
+    pattern: "quant_even_{size}_{Q}",
+    over: { size: sizes, Q: evenQuants },
+    apart: ["size"],
+    args: "x* w* map* bias* residual* out* parts* counters* ordered* next_alpha* n k batch:u32 glu:u32 cuts:u32 dtype:u32 order:u32 raw:u32 told:u32 lower:f64 raise:f64 eps:f64",
     plan: "threads blocks shared_bytes",
-    defines: {
-      ...{ ...streamDefines, ...productDefines, QUANT_EVEN_PLACES, QUANT_EVEN_WARPS },
-      ...quantOrders,
-    },
+    defines,
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),
+  }),
+  family({
+    file: "quant-even",
+    pattern: "even_order_{T}",
+    over: { T: ["bf16", "f16"] },
+    args: "x* alpha* out* rows:u32 k:u32 order:u32 eps:f64",
+    defines,
+    launch: (s) => blocks(Math.ceil(s.rows / 8) * 8, 1, s.k / 8),
   }),
 ] as const;

@@ -15,7 +15,7 @@ const PLACES = 2;
 /** Shared memory of a block of which two fit on a multiprocessor. */
 const QUANT_WIDE_SHARED = 111 * 1024;
 /** Threads that bring a row of x into order, at most. */
-const QUANT_ORDER_BLOCK = 1024;
+export const QUANT_ORDER_BLOCK = 1024;
 /** Chunks that could be multiplied while blocks write what they share and one of them adds it up; the same of tiles cut evenly, of few rows and of many. */
 const JOINING = 3;
 const CUT_FEW = 0.5;

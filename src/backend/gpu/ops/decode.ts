@@ -150,7 +150,9 @@ function stepAtOnce(
   });
   // What is read before its turn.
   for (const view of [p.cos, p.sin, p.norms?.q, p.norms?.k, p.padding]) if (view) gpu.fenceWeights(view.storage);
-  const next = splits === 1 && d === ORDERED_DIM && !p.next?.norm ? p.next : null;
+  // Of few rows in bf16 a kernel between is faster than blocks of the product that lift all of it.
+  const brings = splits === 1 && d === ORDERED_DIM && !p.next?.norm && (several || dtype === "f16");
+  const next = brings ? p.next : null;
   return filledInOrder(gpu, dtype, { rows: batch, k: heads * d }, next, (out, to) =>
     gpu.temporary(4 * scratchFloats(batch * heads, splits, d), (scratch) => {
       values.out = out;

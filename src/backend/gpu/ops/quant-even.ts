@@ -4,11 +4,12 @@ import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
 import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
-import { planQuantEven, type QuantEvenPlan } from "../families/quant-even.ts";
+import { hasEvenOrder, planQuantEven, type QuantEvenPlan } from "../families/quant-even.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { type Added, nothing, type Sizes } from "./quant-wide.ts";
 import { alignedRows } from "./quantized.ts";
+import { filledInOrder, nowhere, orderedAs } from "./x-order.ts";
 
 /** x (rows, k) · wᵀ (n, k) to `out`: all at multiples of 16 bytes. */
 export function multiplyEven(
@@ -19,20 +20,27 @@ export function multiplyEven(
   { w, map }: { readonly w: number; readonly map: number },
   { rows, n, k }: Sizes,
   out: number,
-  { alpha, eps, ...added }: Added = nothing,
+  { alpha, eps, came, ...added }: Added = nothing,
+  to = nowhere,
 ): void {
-  const run = (from: number, parts: number, plain: 0 | 1): void =>
+  const bytes = came ? 0 : order.bytes;
+  gpu.temporary(bytes + 4 * scratch, (room) => {
+    const given = { x, alpha, out: room, rows, k, eps };
+    if (!came && hasEvenOrder(k)) gpu.launch(`even_order_${dtype}`, { ...given, order: order.order });
+    else if (!came) gpu.launch(`quant_order_${dtype}`, { ...given, ...order });
     gpu.launch(kernel, {
-      ...{ x: from, w, map, out, parts, counters: gpu.counters, n, k, batch: rows, plain },
-      ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
+      ...{ x: came?.x ?? room, w, map, out, parts: room + bytes, counters: gpu.counters, n, k, batch: rows, ...to },
+      ...{
+        ...added,
+        dtype: quantOutput[dtype]!,
+        raw: came ? 1 : 0,
+        told: came?.told ?? 0,
+        raise: came?.raise ?? 1,
+        eps,
+        ...launch,
+      },
     });
-  // Without a norm, blocks bring their part of x into order: a kernel before them would take longer.
-  if (!alpha) gpu.temporary(4 * scratch, (parts) => run(x, parts, 1));
-  else
-    gpu.temporary(order.bytes + 4 * scratch, (ordered) => {
-      gpu.launch(`quant_order_${dtype}`, { x, alpha, out: ordered, rows, k, eps, ...order });
-      run(ordered, ordered + order.bytes, 0);
-    });
+  });
 }
 
 /** x (…, k) · wᵀ, where takesWide; null where x has too many rows, or weights have no map of boxes. */
@@ -41,22 +49,24 @@ export function evenLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const k = x.layout.shape.at(-1)!;
   const rows = numel(x.layout.shape.slice(0, -1));
   const n = w.layout.shape[0]!;
-  const plan =
-    rows === 0 || n === 0 || k === 0 ? null : planQuantEven({ rows, n, k }, type, gpu.multiprocessors, !p.norm);
+  const shape = { rows, n, k };
+  const came = orderedAs(x, shape, type, p.norm);
+  const isLifted = came !== null && dtype === "bf16";
+  const plan = rows === 0 || n === 0 || k === 0 ? null : planQuantEven(shape, type, gpu.multiprocessors, isLifted);
   if (!plan || at(w) % 16 !== 0) return null;
   const { lines, ...pieces } = plan.boxes;
   const halves = p.glu ? 2 : 1;
   const map = gpu.boxMap(w.storage, { at: at(w), rows: n, halves, ...pieces, boxRows: lines / halves, boxPieces: 1 });
   if (!map) return null;
   const [glu, eps] = [p.glu ? gluNumbers[p.glu] : 0, p.norm?.eps ?? 0];
-  return gpu.filled(dtype, rows * (n / halves), (out) =>
+  return filledInOrder(gpu, dtype, { rows, k: n / halves }, p.glu && p.next?.norm ? null : p.next, (out, to) =>
     alignedRows(gpu, x, (from) =>
       alignedRows(gpu, p.norm?.weight ?? null, (alpha) =>
         gpu.packed(p.bias, (bias) =>
           gpu.packed(p.residual, (residual) => {
             gpu.fenceWeights(w.storage);
-            const added = { alpha, eps, bias, residual, glu };
-            multiplyEven(gpu, plan, dtype, from, { w: at(w), map }, { rows, n, k }, out, added);
+            const added = { alpha, eps, came, bias, residual, glu };
+            multiplyEven(gpu, plan, dtype, from, { w: at(w), map }, shape, out, added, to);
           }),
         ),
       ),
