@@ -313,8 +313,8 @@ template <class T, int D, int Waves> struct StagedHeads {
   }
 };
 
-// What the waves of a block leave, as one: the result, or part `split` of it.
-template <class T, int D, int Waves>
+// What the waves of a block leave, as one: the result, or part `split` of it. Code for an order makes that without longer.
+template <class T, int D, int Waves, bool Ordered>
 GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u32 parts, const f32* results) {
   typedef StepPlan<D> P;
   const u32 heads = a.heads / a.kv_heads, first_row = place * heads, first_head = first_row % a.heads;
@@ -351,7 +351,7 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
     Vec<T, 4> y;
     UNROLL for (int e = 0; e < 4; e++) y.v[e] = narrow<T>(x[e] * by);
     *(Vec<T, 4>*)(a.out + at * D + col) = y;
-    if (D != 128 || !a.next.to) continue;
+    if (D != 128 || !Ordered || !a.next.to) continue;
     Vec<u16, 4> bits;
     UNROLL for (int e = 0; e < 4; e++) bits.v[e] = y.v[e].bits;
     a.next.put128(bits, place / a.kv_heads, (first_head + h) * D);
@@ -448,7 +448,8 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   }
   sums.leave(results + wave * heads * P::PITCH, results + Waves * heads * P::PITCH + wave * heads * 2, heads);
   barrier();
-  join_waves<T, D, Waves>(shared, a, place, split, parts, results);
+  if (a.next.to) join_waves<T, D, Waves, true>(shared, a, place, split, parts, results);
+  else join_waves<T, D, Waves, false>(shared, a, place, split, parts, results);
 }
 
 // The same of several kv heads, one after the other.
@@ -542,10 +543,10 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
     look_ahead();
     // Behind it all waves have left the item before.
     barrier();
-    join_waves<T, D, Waves>(shared, a, place, 0, 1, results);
+    join_waves<T, D, Waves, true>(shared, a, place, 0, 1, results);
   }
   barrier();
-  join_waves<T, D, Waves>(shared, a, item.place, 0, 1, results_of(turn));
+  join_waves<T, D, Waves, true>(shared, a, item.place, 0, 1, results_of(turn));
 }
 #endif
 
