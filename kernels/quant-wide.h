@@ -16,6 +16,7 @@
 #define WICK_QUANT_WIDE_H
 #include "product.h"
 #include "gpu/crews.h"
+#include "gpu/turned.h"
 #include "gpu/uniform.h"
 #include "quant-slices.h"
 
@@ -149,6 +150,116 @@ struct WideWork {
   }
 };
 
+// A warp's sums of 16 lines by many rows, made results where they are and turned in shared memory, some rows of x at a time: a row then has
+// neighbouring lines, which leave as vectors. What is added to them comes so, too, and is turned the other way.
+template <int BN> struct TurnedRows {
+  typedef Outputs<16, BN> Out;
+  // Rows at a time; stores and loads hit all banks.
+  static constexpr u32 ROWS = 32, PARTS = BN / ROWS, PITCH = 24, SIZE = ROWS * PITCH;
+  const Out& out;
+  u32 group;
+  u16* staged;
+
+  // Two halves of a word, of either kind: both are found, which is sooner than a branch.
+  GPU_METHOD u32 packed(f32 low, f32 high) const {
+    const u32 a = pack2(f16{}, low, high), b = pack2(bf16{}, low, high);
+    return out.dtype == DTYPE_f16 ? a : b;
+  }
+  GPU_METHOD f32 half_of(u32 word, u32 i) const {
+    const f32 a = f16_to_f32((u16)(word >> 16 * i)), b = f32_from_bits(i ? word & 0xffff0000u : word << 16);
+    return out.dtype == DTYPE_f16 ? a : b;
+  }
+  // Right to some units in the last place, of which halves show none.
+  GPU_FN f32 sigmoid(f32 x) { return approx_recip(1.0f + approx_exp2(x * -1.44269504088896340736f)); }
+
+  // GLU: the gate, or 0. What is known goes with the code, which has no branches: code that runs once is slow to come, and slower where it jumps.
+  template <u32 GLU, bool ADDED> GPU_METHOD void turn(const f32 (&c)[BN / 2], const f32* factors, u32 from) const {
+    constexpr bool GATED = GLU != 0;
+    constexpr u32 ACROSS = GATED ? 1 : 2;
+    const u32 t = lane_id() % 4, line = lane_id() / 4, n = out.columns;
+    // A lane's vectors of eight columns: ACROSS of them to a part, 16 rows apart.
+    const u32 column = (group * ACROSS + lane_id() % ACROSS) * 8, row = from + lane_id() / ACROSS, place = lane_id() / ACROSS * PITCH + lane_id() % ACROSS * 8;
+    const u32 rows = column < n ? out.batch : 0;
+    const size_t first = (size_t)row * n + column, step = (size_t)16 * n;
+    u16* to = (u16*)out.y + first;
+    const u16* residual = (const u16*)out.residual + first;
+    // All at once: each would be waited for.
+    f32 factor[PARTS], bias[2];
+    UNROLL for (u32 part = 0; part < PARTS; part++) {
+      const u32 at = from + part * ROWS + lane_id();
+      factor[part] = at < out.batch ? factors[at] : 0.0f;
+    }
+    UNROLL for (u32 h = 0; h < 2; h++) bias[h] = out.biased(group, line + 8 * h, 0.0f);
+    Vec<u16, 8> added[ACROSS];
+    const auto load = [&](u32 part) {
+      UNROLL for (u32 i = 0; i < ACROSS; i++, residual += step) added[i] = row + part * ROWS + 16 * i < rows ? *(const Vec<u16, 8>*)residual : Vec<u16, 8>{};
+    };
+    if (ADDED) load(0);
+    UNROLL for (u32 part = 0; part < PARTS; part++) {
+      wave_sync();
+      if (ADDED) {
+        UNROLL for (u32 i = 0; i < ACROSS; i++) store_shared<8>(staged, place + 16 * PITCH * i, added[i]);
+        if (part + 1 < PARTS) load(part + 1);
+        wave_sync();
+      }
+      UNROLL for (u32 q = 0; q < ACROSS; q++) {
+        // Four tiles of 8 × 8: 32 rows, or 16 of both halves of the lines.
+        u32 words[4], old[4];
+        if (ADDED) get_turned(old, staged + q * 16 * PITCH, ACROSS, PITCH);
+        UNROLL for (u32 m = 0; m < 4; m++) {
+          const u32 j = GATED ? m : q * 2 + m / 2;
+          f32 y[2];
+          UNROLL for (u32 i = 0; i < 2; i++) {
+            const f32 lifted = shfl(factor[part], j * 8 + t * 2 + i);
+            f32 sums[2];
+            UNROLL for (u32 h = 0; h < 2; h++) sums[h] = c[part * 16 + j * 4 + h * 2 + i] * lifted + bias[h];
+            const f32 slope = GLU == GLU_gelu ? 1.59576912160573071176f * (1.0f + 0.044715f * sums[0] * sums[0]) : 1.0f;
+            y[i] = GATED ? sums[0] * sigmoid(sums[0] * slope) * sums[1] : sums[m % 2];
+            if (ADDED) y[i] += half_of(old[m], i);
+          }
+          words[m] = packed(y[0], y[1]);
+        }
+        put_turned(staged + q * 16 * PITCH, ACROSS, PITCH, words);
+      }
+      wave_sync();
+      UNROLL for (u32 i = 0; i < ACROSS; i++) {
+        if (row + part * ROWS + 16 * i < rows) put(to, load_shared<8>(staged, place + 16 * PITCH * i));
+        to += GATED ? 2 * step : step;
+      }
+    }
+  }
+  // Whatever else there may be, one by one: 16 rows at a time as they are, by one piece of code.
+  GPU_METHOD void each(const f32 (&c)[BN / 2], const f32* factors, u32 from) const {
+    constexpr u32 AT_ONCE = 16, SUM_PITCH = 20;
+    static_assert(AT_ONCE * SUM_PITCH * 2 <= SIZE, "");
+    f32* const sums = (f32*)staged;
+    NO_UNROLL for (u32 part = 0; part < BN / AT_ONCE; part++) {
+      wave_sync();
+      UNROLL for (u32 p = 0; p < BN / AT_ONCE; p++)
+        if (p == part)
+          UNROLL for (u32 e = 0; e < AT_ONCE / 2; e++)
+            sums[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * SUM_PITCH + lane_id() / 4 + e / 2 % 2 * 8] = c[p * (AT_ONCE / 2) + e];
+      wave_sync();
+      NO_UNROLL for (u32 i = lane_id(); i < AT_ONCE * out.per_group(); i += 32) {
+        const u32 local = i / out.per_group(), line = i % out.per_group(), row = from + part * AT_ONCE + local;
+        if (!out.exists(group, line, row)) continue;
+        const f32* const at = sums + local * SUM_PITCH + line;
+        const f32 y = out.biased(group, line, at[0] * factors[row]);
+        out.keep(group, line, row, (out.glu ? out.gated(y, out.biased(group, line + 8, at[8] * factors[row])) : y) + out.added(group, line, row));
+      }
+    }
+  }
+  // Sums of rows from `from` on, which are multiplied with their factors.
+  GPU_METHOD void store(const f32 (&c)[BN / 2], const f32* factors, u32 from) const {
+    const bool vectors = out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual);
+    if (!vectors || (out.glu && out.residual) || out.glu == GLU_clampedSwiglu) each(c, factors, from);
+    else if (out.glu == GLU_silu) turn<GLU_silu, false>(c, factors, from);
+    else if (out.glu) turn<GLU_gelu, false>(c, factors, from);
+    else if (out.residual) turn<0, true>(c, factors, from);
+    else turn<0, false>(c, factors, from);
+  }
+};
+
 template <class Q, int BN> struct QuantWide {
   static constexpr int LINES = 128, THREADS = 256, BK = WIDE_ROW;
   static constexpr u32 CHUNK = QUANT_WIDE_CHUNK, SLICES = CHUNK / BK, X_SIZE = BN * BK;
@@ -167,9 +278,9 @@ template <class Q, int BN> struct QuantWide {
   static constexpr u32 AHEAD = RING == SLICES ? SLICES - 1 : SLICES;
   // The left operand of a slice's four products.
   typedef u32 Fragments[4][4];
-  // Results of many rows leave by way of a place: 32 rows of 16 lines at a time, in which stores and loads hit all banks.
-  static constexpr u32 OUT_ROWS = 32, OUT_PITCH = 24;
-  static_assert(OUT_ROWS * OUT_PITCH * 2 <= PLACE_WORDS * 4, "");
+  // Results of many rows leave by way of a place.
+  typedef TurnedRows<BN> Turned;
+  static_assert(!MANY || Turned::SIZE <= 2 * PLACE_WORDS, "");
 
   u16* sx;
   Signal *full, *free, *landed;
@@ -396,16 +507,16 @@ template <class Q, int BN> struct QuantWide {
 
   // What this block has of a tile, behind what those before it have: blocks and tiles follow each other, so that every part has a place.
   static constexpr u32 PART = THREADS * BN / 2;
-  GPU_METHOD f32* part_of(const Shares& s, u32 tile, u32 block) const { return s.parts + (size_t)(tile + block) * PART + tid_x() * 4; }
-  GPU_METHOD void tell(const f32 (&c)[BN / 2], const Shares& s, u32 tile) const {
+  GPU_FN f32* part_of(const Shares& s, u32 tile, u32 block) { return s.parts + (size_t)(tile + block) * PART + tid_x() % THREADS * 4; }
+  GPU_FN void tell(const f32 (&c)[BN / 2], const Shares& s, u32 tile) {
     f32* const part = part_of(s, tile, (u32)bid_x());
     UNROLL for (u32 j = 0; j < BN / 8; j++) *(Vec<f32, 4>*)(part + j * 4 * THREADS) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
-    barrier();
+    barrier_of<THREADS>();
     if (tid_x() == 0) device_fence();  // for all: they met
   }
   // Whether this block ends a tile that several share: then c has the sum of all, in their order. It is the one that has its first chunks,
   // which are its own last ones: the others have begun with theirs. Where blocks cannot wait for each other it is the last that comes.
-  GPU_METHOD bool join(f32 (&c)[BN / 2], const Shares& s, u32 tile, u32 units, bool is_first) const {
+  GPU_FN bool join(f32 (&c)[BN / 2], const Shares& s, u32 tile, u32 units, bool is_first) {
     const u32 all = (s.tiles - s.alone) * units;
     const u32 first = WideWork::owner(tile * units, all, s.sharers), last = WideWork::owner((tile + 1) * units - 1, all, s.sharers);
     u32* const counter = s.counters + tile;
@@ -417,9 +528,9 @@ template <class Q, int BN> struct QuantWide {
       if (is_first) *counter = 0;
       *s.word = is_first;
     }
-    barrier();
+    barrier_of<THREADS>();
     const bool ends = *s.word;
-    barrier();  // what is read is written next
+    barrier_of<THREADS>();  // what is read is written next
     if (!ends) return false;
     if (!WAITING_BLOCKS) UNROLL for (u32 e = 0; e < BN / 2; e++) c[e] = 0;
     // As many loads on their way as there are registers for.
@@ -468,8 +579,12 @@ template <class Q, int BN> struct QuantWide {
   }
 
   GPU_METHOD void keep(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
-    if constexpr (MANY) store_turned(out, c, now);
-    else store(out, c, now);
+    if constexpr (MANY) {
+      Turned{out, now.group + tid_x() / 32, (u16*)(raw + now.place * PLACE_WORDS)}.store(c, factors(), now.row);
+      // What comes next goes where this was.
+      warpgroup_publish();
+      wave_sync();
+    } else store(out, c, now);
   }
   GPU_METHOD const f32* factors() const { return (const f32*)(x + (size_t)((rows + 7) / 8 * 8) * ((k + CHUNK - 1) / CHUNK * CHUNK)); }
   // Turned at the warp's place, some rows of x at a time: there a lane takes eight lines of a row.
@@ -554,44 +669,6 @@ template <class Q, int BN> struct QuantWide {
         put((u16*)out.y + at, y);
       }
     }
-    wave_sync();
-  }
-  // The product alone, turned at the warp's place: a row of x has neighbouring lines.
-  GPU_METHOD void store_turned(const Out& out, const f32 (&c)[BN / 2], const Chunk& now) const {
-    u16* const staged = (u16*)(raw + now.place * PLACE_WORDS);
-    const u32 t = lane_id() % 4, line = lane_id() / 4, n = out.columns;
-    const u32 first = (now.group + tid_x() / 32) * 16 + lane_id() % 2 * 8;
-    const bool vectors = n % 8 == 0 && vector_aligned<8>((const u16*)out.y);
-    // All at once: each would be waited for.
-    f32 factor[BN / OUT_ROWS];
-    UNROLL for (u32 part = 0; part < BN / OUT_ROWS; part++) {
-      const u32 row = now.row + part * OUT_ROWS + lane_id();
-      factor[part] = row < rows ? factors()[row] : 0.0f;
-    }
-    UNROLL for (u32 part = 0; part < BN / OUT_ROWS; part++) {
-      wave_sync();
-      UNROLL for (u32 j = 0; j < 4; j++) {
-        const u32 local = j * 8 + t * 2;
-        const f32 factors[2] = {shfl(factor[part], local), shfl(factor[part], local + 1)};
-        UNROLL for (u32 i = 0; i < 4; i++) {
-          const f32 y = c[part * 16 + j * 4 + i] * factors[i % 2];
-          staged[(local + i % 2) * OUT_PITCH + line + i / 2 * 8] = out.dtype == DTYPE_f16 ? f32_to_f16(y) : f32_to_bf16(y);
-        }
-      }
-      wave_sync();
-      UNROLL for (u32 i = 0; i < 2; i++) {
-        const u32 local = lane_id() / 2 + 16 * i;
-        const u32 row = now.row + part * OUT_ROWS + local;
-        const Vec<u16, 8> y = load_shared<8>(staged, local * OUT_PITCH + lane_id() % 2 * 8);
-        u16* const to = (u16*)out.y + (size_t)row * n + first;
-        if (row < rows && vectors) {
-          if (first < n) put(to, y);
-        } else if (row < rows) UNROLL for (u32 j = 0; j < 8; j++)
-          if (first + j < n) to[j] = y.v[j];
-      }
-    }
-    // What comes next goes where this was.
-    warpgroup_publish();
     wave_sync();
   }
 };

@@ -30,6 +30,7 @@ import { product } from "./families/product.ts";
 import { quantBatch } from "./families/quant-batch.ts";
 import { quantEven } from "./families/quant-even.ts";
 import { quantFlow } from "./families/quant-flow.ts";
+import { quantTiles } from "./families/quant-tiles.ts";
 import { quantWide } from "./families/quant-wide.ts";
 import { quantized } from "./families/quantized.ts";
 import { reduce } from "./families/reduce.ts";
@@ -57,6 +58,7 @@ const families = [
   ...quantBatch,
   ...quantEven,
   ...quantFlow,
+  ...quantTiles,
   ...quantWide,
 ] as const;
 type Families = (typeof families)[number];

@@ -7,6 +7,7 @@ import { quantName } from "./families/family.ts";
 import { fineFor, wholeQuants } from "./families/linear.ts";
 import { evenQuants } from "./families/quant-even.ts";
 import { flowQuants } from "./families/quant-flow.ts";
+import { isTiled } from "./families/quant-tiles.ts";
 import { takesWide } from "./families/quant-wide.ts";
 import { planWholeRows } from "./families/rows.ts";
 
@@ -38,7 +39,8 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
   if (weights.length === 0) return [];
   if (takesWide(dtype, arch))
     return existing([
-      ...(["", "_32", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}` as const)),
+      ...(["_32", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}` as const)),
+      ...weights.map((type) => (isTiled(type) ? (`quant_tiles_${type}` as const) : (`quant_wide_${type}` as const))),
       ...weights.map((type) => `quant_batch_${type}` as const),
       ...evenQuants.filter((type) => weights.includes(type)).map((type) => `quant_even_${type}` as const),
       ...(["32", "64"] as const).flatMap((size) =>

@@ -7,7 +7,7 @@ import { productDefines } from "./product.ts";
 import { streamDefines } from "./quantized.ts";
 
 /** Rows of x, and of weights, that a block multiplies. */
-const QUANT_WIDE_ROWS = 256;
+export const QUANT_WIDE_ROWS = 256;
 const LINES = 128;
 /** The weights of a row that come at once; x comes in slices of 64, of which as many are in shared memory. */
 export const QUANT_WIDE_CHUNK = 256;
@@ -31,7 +31,7 @@ export const takesWide = (dtype: DType, arch: string): dtype is "bf16" | "f16" =
 const sizes = { _24: 24, _32: 32, _40: 40, _48: 48, _56: 56, _64: 64, "": QUANT_WIDE_ROWS } as const;
 export type QuantWideSize = keyof typeof sizes;
 const sizeNames = Object.keys(sizes) as QuantWideSize[];
-/** Rows up to which a layer's product, bias, gate and residual are one kernel. */
+/** Rows that are few: two blocks to a multiprocessor, tiles cut evenly. */
 export const QUANT_WIDE_FEW = sizes._64;
 
 /** The order of x that goes with weights of a type, by number (kernels/quant-slices.h); those of some types are taken as words, in rows of whole chunks. */
@@ -109,9 +109,9 @@ export function planQuantWide(
   };
 }
 
-/** Threads for rows of `k`: eight elements at a time are for each, of many rows twice, and all have as many. */
+/** Threads for rows of `k`, which take eight elements at a time, all as often: of few rows as many threads as may be, of many so few that several blocks share a multiprocessor. */
 function orderThreads(k: number, areMany: boolean): number {
-  const times = Math.max(areMany ? 2 : 1, Math.ceil(k / 8 / QUANT_ORDER_BLOCK));
+  const times = areMany ? Math.max(4, Math.ceil(k / 8 / 256)) : Math.ceil(k / 8 / QUANT_ORDER_BLOCK);
   return Math.max(128, Math.ceil(k / 8 / times / 32) * 32);
 }
 
@@ -119,7 +119,7 @@ function orderThreads(k: number, areMany: boolean): number {
  * Whether tiles are made each by a block, or each by as many; or those of the last round by all blocks, in shares of two chunks at least.
  * Costs are in chunks that a block alone on its multiprocessor multiplies, as measured.
  */
-function planShares(
+export function planShares(
   tiles: number,
   chunks: number,
   multiprocessors: number,
@@ -148,10 +148,10 @@ function planShares(
   return best;
 }
 
-const defines = {
-  ...{ ...streamDefines, ...productDefines, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK, QUANT_ORDER_BLOCK },
-  ...{ QUANT_WIDE_SHARED, ...quantOrders },
+export const wideDefines = {
+  ...{ ...streamDefines, ...productDefines, ...quantOrders, QUANT_WIDE_ROWS, QUANT_WIDE_CHUNK, QUANT_WIDE_SHARED },
 };
+const defines = { ...wideDefines, QUANT_ORDER_BLOCK };
 
 export const quantWide = [
   family({

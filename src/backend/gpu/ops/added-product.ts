@@ -18,7 +18,7 @@ export function addedProduct(gpu: Gpu, x: View, w: View, type: QuantType | null,
   if (!residual || !p.spendsResidual || residual.storage.isShared || !gpu.blas || gpu.isInvariant) return null;
   if (p.norm || p.bias || p.glu || p.activation || sizes.rows < 2 || sizes.n * k === 0) return null;
   if (residual.storage.dtype !== dtype || ![x, w, residual].every(({ layout }) => layout.isContiguous())) return null;
-  if (type ? dtype === "f32" || sizes.rows < blasRows(gpu.context.properties.arch) : w.storage.dtype !== dtype)
+  if (type ? dtype === "f32" || sizes.rows < blasRows(type, gpu.context.properties.arch) : w.storage.dtype !== dtype)
     return null;
   const added = (weights: number): boolean => addProduct(gpu, rowsProduct(dtype, at(x), weights, sizes), at(residual));
   let done = false;

@@ -11,6 +11,7 @@ import { takesWide } from "../families/quant-wide.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
 import { batchLinear } from "./quant-batch.ts";
+import { manyLinear } from "./quant-many.ts";
 import { wideLinear } from "./quant-wide.ts";
 import { epilogue } from "./rows.ts";
 
@@ -31,7 +32,7 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
   const shape = { m, n, k, norm: alpha !== null, fine: dtype === "f32" };
   const device = gpu.context.properties;
   if (type && takesWide(dtype, device.arch) && m > QUANT_BATCH_FEW)
-    return batchLinear(gpu, x, w, type, p) ?? wideLinear(gpu, x, w, type, p);
+    return batchLinear(gpu, x, w, type, p) ?? wideLinear(gpu, x, w, type, p) ?? manyLinear(gpu, x, w, type, p);
   if (m === 0 || m > LINEAR_ROWS || n === 0 || k === 0) return null;
   if (!type && m > 1 && m > plainRows(dtype, n, device.arch, gpu.blas !== null)) return null;
   // Its norm is read before its turn, as weights are.

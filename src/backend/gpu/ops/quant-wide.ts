@@ -30,7 +30,7 @@ export interface Added {
 export const nothing: Added = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: 0 };
 
 /** `run` is given x in order, and room for `scratch` floats. */
-function inOrder(
+export function inOrder(
   gpu: Gpu,
   dtype: "bf16" | "f16",
   x: number,
@@ -90,7 +90,7 @@ export function multiplyFlow(
 }
 
 /** The address of a map of weights, in one piece or in halves; 0 where there is none: a copy of those that are not aligned comes to lie anywhere. */
-function mapOf(gpu: Gpu, w: View, { lines, ...pieces }: QuantFlowPlan["boxes"], halves: 1 | 2): number {
+export function mapOf(gpu: Gpu, w: View, { lines, ...pieces }: QuantFlowPlan["boxes"], halves: 1 | 2): number {
   const [rows] = w.layout.shape as [number];
   if (!areAligned(w)) return 0;
   return gpu.boxMap(w.storage, { at: at(w), rows, halves, ...pieces, boxRows: lines / halves, boxPieces: 1 });

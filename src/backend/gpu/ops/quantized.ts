@@ -7,12 +7,10 @@ import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
 import { hasWarpgroups } from "../attention-plan.ts";
 import { quantName } from "../families/family.ts";
-import { isWideDepth, takesWide } from "../families/quant-wide.ts";
 import { isQuantizer, planQuantProduct } from "../families/quantized.ts";
 import type { Gpu } from "../gpu.ts";
 import { alignedBlocks, linear } from "./linear.ts";
 import { multiply, type Product } from "./matmul.ts";
-import { multiplyWide } from "./quant-wide.ts";
 
 export function dequantize(gpu: Gpu, type: QuantType, blocks: View, to: DType): Storage {
   const { size, bytes } = quantTypes[type];
@@ -100,17 +98,17 @@ interface Sizes {
   readonly k: number;
 }
 
-/**
- * Rows from which the vendor's BLAS makes up for dequantizing the weights first. By warpgroups: 1024 rows took 205 µs so on an H200,
- * and 260 without. On other units nobody has measured it.
- */
-export const blasRows = (arch: string): number => (hasWarpgroups(arch) ? 768 : 32);
+/** Rows from which the vendor's BLAS makes up for dequantizing the weights first; on units other than warpgroups nobody has measured it. */
+export const blasRows = (type: QuantType, arch: string): number =>
+  hasWarpgroups(arch) ? (mostRows[type] ?? 768) + 1 : 32;
+/** Rows up to which kernels that decode weights on the way are as fast, in tiles of 256: an 8B Llama's prompts on an H200. */
+const mostRows: Partial<Record<QuantType, number>> = { Q8_0: 1792, Q4_0: 2304, Q4_K: 1024, Q6_K: 512 };
 
 function product(gpu: Gpu, type: QuantType, dtype: DType, x: number, w: number, sizes: Sizes, out: number): void {
   const { arch } = gpu.context.properties;
   if (gpu.isInvariant) multiplyTiles(gpu, type, dtype, x, w, sizes, out);
-  else if (gpu.blas && dtype !== "f32" && sizes.rows >= blasRows(arch)) throughBlas(gpu, type, dtype, x, w, sizes, out);
-  else if (takesWide(dtype, arch) && isWideDepth(type, sizes.k)) multiplyWide(gpu, type, dtype, x, w, sizes, out);
+  else if (gpu.blas && dtype !== "f32" && sizes.rows >= blasRows(type, arch))
+    throughBlas(gpu, type, dtype, x, w, sizes, out);
   else multiplyTiles(gpu, type, dtype, x, w, sizes, out);
 }
 
