@@ -36,23 +36,6 @@ template <class Q> struct Taken {
   }
 };
 
-// What attention behind the product will read: keys and values of one text, `heads` of each, head_bytes apart. They are sent for when
-// the device's memory has nothing else to do, as few blocks of attention read them, and from its cache sooner.
-struct KeysAhead {
-  const u8 *keys, *values;
-  const i64* lengths;
-  u32 heads, head_bytes, row_bytes, capacity;
-  // This block's share of each head, by a warp.
-  GPU_METHOD void fetch() const {
-    const i64 length = *lengths;
-    const u32 rows = length < 0 ? 0 : length < (i64)capacity ? (u32)length : capacity, bytes = rows * row_bytes;
-    const u32 each = (bytes / 16 + gdim_x() - 1) / gdim_x() * 16, from = bid_x() * each;
-    if (from >= bytes) return;
-    for (u32 i = lane_id(); i < 2 * heads; i += 32)
-      prefetch_bulk((i < heads ? keys : values) + (size_t)(i < heads ? i : i - heads) * head_bytes + from, bytes - from < each ? bytes - from : each);
-  }
-};
-
 // `splits` warps for 16 rows of W, each with STEPS steps of them, of which it rounds x by itself: no warp waits for another before all
 // have multiplied. One step becomes operands in registers before x is there; more, behind a norm, would take the registers of blocks
 // that other kernels have beside these.
@@ -89,7 +72,7 @@ template <class Q, bool Norm> struct Once : WholeRows<Q> {
   }
 
   GPU_FN void run(u32* shared, Signal* signals, const void* x, const u8* w, const void* alpha, const void* bias, const void* residual, void* out, u32 n, u32 k, f32 eps,
-                  u32 splits, u32 dtype, const KeysAhead& ahead) {
+                  u32 splits, u32 dtype) {
     const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id(), own = warp / splits, part = warp - own * splits, groups = warps / splits;
     const u32 row_bytes = k / Q::Elements * Q::Bytes, group = bid_x() * groups + own, first = part * STEPS;
     const bool there = 16 * group < n;
@@ -106,7 +89,6 @@ template <class Q, bool Norm> struct Once : WholeRows<Q> {
       if (part == 0) Base::expect(signals + own, 16 * row_bytes);
       if (from < end) Base::send(weights + from * (row_bytes / 4), w + ((size_t)group * 16 + from) * row_bytes, (end - from) * row_bytes, signals + own);
     }
-    if (ahead.keys && warp == 0) ahead.fetch();
     const typename Base::Pair lines{weights, row_bytes};
     const auto arrive = [&] {
       if (there || !BULK_COPIES) Base::arrived(signals + own);

@@ -17,9 +17,8 @@ namespace gpu {
 #endif
 #define ONCE(name, Q, Norm) \
   KERNEL_EARLY(ONCE_WARPS * 32, 1, name##_##Q, const void* x, const u8* w, const void* alpha, const void* bias, const void* residual, void* out, size_t n, size_t k, \
-               f64 eps, u32 splits, u32 dtype, const u8* keys, const u8* values, const i64* lengths, u32 heads, u32 head_bytes, u32 row_bytes, u32 capacity) { \
-    ONCE_BODY((Once<Q, Norm>::run(shared, signals, x, w, alpha, bias, residual, out, (u32)n, (u32)k, (f32)eps, splits, dtype, \
-                                  KeysAhead{keys, values, lengths, heads, head_bytes, row_bytes, capacity}))) \
+               f64 eps, u32 splits, u32 dtype) { \
+    ONCE_BODY((Once<Q, Norm>::run(shared, signals, x, w, alpha, bias, residual, out, (u32)n, (u32)k, (f32)eps, splits, dtype))) \
   }
 #define ONCE_BOTH(Q) ONCE(linear_once, Q, false) ONCE(linear_once_norm, Q, true)
 QUANT_q4_k(ONCE_BOTH)

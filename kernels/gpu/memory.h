@@ -146,8 +146,6 @@ GPU_FN void copy_bulk(u32* shared, const void* from, u32 bytes, Signal* signal) 
                "l"(from), "r"(bytes), "r"(shared_address(signal))
                : "memory");
 }
-// To the device's cache, for a later kernel.
-GPU_FN void prefetch_bulk(const void* from, u32 bytes) { asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory"); }
 GPU_FN void await_signal(Signal* signal, u32 phase) {
   asm volatile(
       "{ .reg .pred up; again: mbarrier.try_wait.parity.shared::cta.b64 up, [%0], %1; @!up bra again; }" ::"r"(shared_address(signal)), "r"(phase)
@@ -160,7 +158,6 @@ GPU_FN void make_signal(Signal*, u32) {}
 GPU_FN void signals_made() {}
 GPU_FN void expect_bytes(Signal*, u32) {}
 GPU_FN void copy_bulk(u32*, const void*, u32, Signal*) {}
-GPU_FN void prefetch_bulk(const void*, u32) {}
 GPU_FN void await_signal(Signal*, u32) {}
 #endif
 }  // namespace gpu

@@ -72,15 +72,6 @@ export interface LinearParams<V extends View = View> {
   readonly spendsResidual?: boolean | undefined;
   /** The type of the weights that the result is multiplied with next: a device may bring it into their order beside. Default unknown. */
   readonly next?: QuantType | null | undefined;
-  /** What attention behind the product will read: a device may send for it. */
-  readonly cached?: CachedKeys<V> | undefined;
-}
-
-/** Caches of one text (1, kv heads, capacity, d), and how many positions they hold, i64 (1). */
-export interface CachedKeys<V extends View = View> {
-  readonly k: V;
-  readonly v: V;
-  readonly lengths: V;
 }
 
 /** As `LinearParams`, by expert. */

@@ -91,7 +91,7 @@ class Attention implements SelfAttention {
     const rows = step.batch * step.length;
     const normed = (y: Tensor, own: Norm | null): Tensor =>
       own ? this.#normalize(y.reshape([rows, -1, own.weight.numel]), own).reshape(y.shape) : y;
-    const [q, k, v] = this.#qkv.parts(x, norm, step.reads?.(cache)) as [Tensor, Tensor, Tensor];
+    const [q, k, v] = this.#qkv.parts(x, norm) as [Tensor, Tensor, Tensor];
     const y = step.attend(normed(q, this.#qNorm), normed(k, this.#kNorm), v, cache, this.#params);
     const mixed = step.length === 1 ? y : y.transpose(1, 2);
     return this.#out.forward(mixed.reshape([rows, heads * headDim]), after);

@@ -1,6 +1,6 @@
 /** Matrices as layers, plain and quantized. Those over each other in memory run in one product; parts are views. */
 
-import type { CachedKeys, GluActivation } from "../backend/fused-ops.ts";
+import type { GluActivation } from "../backend/fused-ops.ts";
 import type { QuantType } from "../core/quant-types.ts";
 import { clampedSwiglu, geluMul, siluMul } from "../nn/index.ts";
 import { compute } from "../ops/compute.ts";
@@ -57,8 +57,8 @@ export class Matrices implements Projection {
     return after.residual ? after.residual.add(y) : y;
   }
 
-  parts(x: Tensor, norm?: Norm, cached?: CachedKeys<Tensor>): Tensor[] {
-    return this.#split(this.forward(x, { norm, cached }));
+  parts(x: Tensor, norm?: Norm): Tensor[] {
+    return this.#split(this.forward(x, { norm }));
   }
 
   #linear(

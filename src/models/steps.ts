@@ -2,7 +2,6 @@
 
 import type { Backend } from "../backend/backend.ts";
 import { call } from "../backend/call.ts";
-import type { CachedKeys } from "../backend/fused-ops.ts";
 import type { HeadNorms } from "../backend/transformers.ts";
 import { Layout } from "../core/layout.ts";
 import type { QuantType } from "../core/quant-types.ts";
@@ -52,8 +51,6 @@ export interface Step {
   readonly length: number;
   /** q (batch · length, heads · headDim), k and v (batch · length, kv heads · headDim) → (batch, heads, length, headDim). */
   attend(q: Tensor, k: Tensor, v: Tensor, cache: LayerCache | undefined, p: AttentionParams): Tensor;
-  /** What `attend` will read of a cache, where it is known before: of one new position of one text. */
-  reads?(cache: LayerCache | undefined): CachedKeys<Tensor> | undefined;
   /** (batch · length, heads · valueDim). */
   attendLatent(rows: LatentRows, cache: LayerCache | undefined, heads: LatentHeads): Tensor;
 }
@@ -144,12 +141,6 @@ export class CachedStep implements Step {
     if (!lengths) cache.advance(length);
     return byRows ? y.transpose(1, 2) : y;
   }
-
-  reads(cache: KvCache): CachedKeys<Tensor> | undefined {
-    const { batch, length, lengths } = this;
-    return (batch === 1 && length === 1 && lengths && cache.buffers && { ...cache.buffers, lengths }) || undefined;
-  }
-
   attendLatent({ q, latent, key }: LatentRows, cache: LatentCache, own: LatentHeads): Tensor {
     const { batch, length, padding, lengths } = this;
     const { heads, rank, keyDim, valueDim, keys, values, rope, scale } = own;

@@ -31,10 +31,6 @@ class Growing {
     return this.#length;
   }
 
-  get buffer(): Tensor | undefined {
-    return this.#buffer;
-  }
-
   get tensor(): Tensor | undefined {
     return this.#buffer?.narrow(this.#dim, 0, this.#length);
   }
@@ -106,12 +102,6 @@ export class KvCache {
   /** Positions held. */
   get length(): number {
     return this.#k.length;
-  }
-
-  /** The whole buffers, as `reserve` gave them; null where nothing was. */
-  get buffers(): KvPair | null {
-    const [k, v] = [this.#k.buffer, this.#v.buffer];
-    return k && v ? { k, v } : null;
   }
 
   /** Appends and returns all keys and values so far, as views. */

@@ -2,7 +2,6 @@
  * The seam between a model and the file its weights come from. A model asks by role, never by a file's name for it,
  * and gets layers ready to run: fused or separate in the file, plain or quantized, is the implementation's affair.
  */
-import type { CachedKeys } from "../../backend/fused-ops.ts";
 import type { DType } from "../../core/dtype.ts";
 import type { QuantType } from "../../core/quant-types.ts";
 import type { Tensor } from "../../ops/index.ts";
@@ -87,8 +86,6 @@ export interface Fusion {
   readonly spendsResidual?: boolean | undefined;
   /** The type of the weights that the result is multiplied with next. Default unknown. */
   readonly next?: QuantType | null | undefined;
-  /** What attention behind the product will read. */
-  readonly cached?: CachedKeys<Tensor> | undefined;
 }
 
 /** What is around half a layer: the norm before, and the residual after. */
@@ -101,7 +98,7 @@ export interface Projection {
   /** The results of all parts side by side: (n, outputs of all), or half of them with `glu`. */
   forward(x: Tensor, fusion?: Fusion): Tensor;
   /** A result (n, outputs) for each part. */
-  parts(x: Tensor, norm?: Norm, cached?: CachedKeys<Tensor>): Tensor[];
+  parts(x: Tensor, norm?: Norm): Tensor[];
 }
 
 /** What is fused with the product of a stack: with a `mix` (n, k) the sum of each row's slots, (n, outputs), and a residual. */

@@ -565,8 +565,7 @@ describe.each(gpuNames.map((name) => [name]))("quantized blocks on %s", { timeou
       const y = gpu.space(2 * n);
       const added = around ? { bias: halvesAt(bias), residual: halvesAt(residual) } : { bias: 0, residual: 0 };
       const values = { n, k, dtype: quantOutput[dtype]!, x: halvesAt(x), w: gpu.blocks(blocks), out: y };
-      const ahead = { keys: 0, values: 0, lengths: 0, heads: 0, head_bytes: 0, row_bytes: 0, capacity: 0 };
-      gpu.launch(kernel, { ...launch, ...values, ...added, ...ahead, alpha: halvesAt(alpha), eps: 1e-5 }, true);
+      gpu.launch(kernel, { ...launch, ...values, ...added, alpha: halvesAt(alpha), eps: 1e-5 }, true);
       const mean = x.reduce((sum, v) => sum + v * v, 0) / k;
       const taken = norm ? x.map((v, i) => (v * alpha[i]!) / Math.sqrt(mean + 1e-5)) : x;
       const want = expected(type, blocks, taken, n).map(({ y, off }, i) =>

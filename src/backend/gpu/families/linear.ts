@@ -364,7 +364,7 @@ export const linear = [
     pattern: "linear_once{norm}_{Q}",
     over: { norm: ["", "_norm"], Q: wholeQuants },
     apart: ["norm"],
-    args: "x* w* alpha* bias* residual* out* n k eps:f64 splits:u32 dtype:u32 keys* values* lengths* heads:u32 head_bytes:u32 row_bytes:u32 capacity:u32",
+    args: "x* w* alpha* bias* residual* out* n k eps:f64 splits:u32 dtype:u32",
     plan: "blocks threads shared_bytes",
     defines: { ...wholeDefines, ONCE_WARPS, ONCE_STEPS, ONCE_PITCH },
     launch: (s) => ({ ...launch(s), crowds: true }),

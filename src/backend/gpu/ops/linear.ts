@@ -3,7 +3,7 @@ import { sizeOf } from "../../../core/dtype.ts";
 import { Layout, numel } from "../../../core/layout.ts";
 import type { QuantType } from "../../../core/quant-types.ts";
 import type { View } from "../../backend.ts";
-import type { CachedKeys, LinearParams } from "../../fused-ops.ts";
+import type { LinearParams } from "../../fused-ops.ts";
 import type { Storage } from "../../storage.ts";
 import { LINEAR_ROWS, plainRows, planLinear, planOnce, planQuantizedLinear, planThin } from "../families/linear.ts";
 import { QUANT_BATCH_FEW } from "../families/quant-batch.ts";
@@ -68,7 +68,6 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
             blocks,
             threads,
             shared_bytes,
-            ...readAhead(p.cached),
           };
           gpu.fenceWeights(w.storage);
           if ((thin || once) && alpha) gpu.fenceWeights(alpha.storage);
@@ -86,19 +85,6 @@ export function linear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: Li
       else run(out, at(w), from);
     }),
   );
-}
-
-/** Of caches whose heads lie one behind the other, as linear_once_norm takes them. */
-function readAhead(cached: CachedKeys | undefined) {
-  const isWhole = cached && [cached.k, cached.v].every((view) => view.layout.isContiguous() && at(view) % 16 === 0);
-  if (!isWhole) return { keys: 0, values: 0, lengths: 0, heads: 0, head_bytes: 0, row_bytes: 0, capacity: 0 };
-  const { k, v, lengths } = cached;
-  const [, heads, capacity, width] = k.layout.shape as [number, number, number, number];
-  const row_bytes = width * sizeOf(k.storage.dtype);
-  return {
-    ...{ keys: at(k), values: at(v), lengths: at(lengths), heads, capacity, row_bytes },
-    head_bytes: capacity * row_bytes,
-  };
 }
 
 function activatedLinear(gpu: Gpu, x: View, w: View, type: QuantType | null, p: LinearParams): Storage | null {
