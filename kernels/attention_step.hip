@@ -15,6 +15,7 @@
 // attention_decode.hip, but a part is for STEP_WAVES · 16 keys, and up to twice as many are one: to join parts takes as long.
 // Traffic: the cache once.
 #include "attention-parts.h"
+#include "gpu/warpgroup.h"
 #include "head-norm.h"
 #include "turn.h"
 #include "x-order.h"
@@ -121,6 +122,59 @@ template <class T, int D> struct StepSums {
         left[2 * pair + 1] = one >> 16 | other >> 16 << 16;
       }
       mma_m16n8k16(T{}, o[i], left, right);
+    }
+  }
+  // The same of two tiles at once before any other, so that neither waits for the other: the second's values and keys are in shared memory,
+  // of odd keys the pieces of 16 bytes in another order, which keeps two rows from the same banks. Of its rows from `newest` on the new
+  // key and value, one behind the other, are taken.
+  GPU_METHOD void add_two(const CacheTile<T, D>& tile, const T* staged, const T* new_key, i32 newest, const T* queries, f32 c, i32 end, i32 second_end) {
+    const u32 t = lane_id() % 4;
+    f32 s[2][2][2][4] = {};
+    UNROLL for (int i = 0; i < D / 32; i++) {
+      Words4 k[2];
+      UNROLL for (int n = 0; n < 2; n++) {
+        const u32 row = CacheTile<T, D>::key(n), piece = 4 * i + t;
+        k[n] = *(const Words4*)((i32)row < newest ? staged + (StepPlan<D>::KEYS + row) * D + (piece ^ row % 2 * 4) * 8 : new_key + piece * 8);
+      }
+      UNROLL for (int half = 0; half < 2; half++) {
+        const Words4 left = *(const Words4*)(queries + 64 * i + 8 * half);
+        UNROLL for (int n = 0; n < 2; n++) {
+          mma_m16n8k16(T{}, s[0][n][half], left.v, tile.k[n][i].v + 2 * half);
+          mma_m16n8k16(T{}, s[1][n][half], left.v, k[n].v + 2 * half);
+        }
+      }
+    }
+    f32 p[2][2][2];
+    UNROLL for (int w = 0; w < 2; w++) UNROLL for (int n = 0; n < 2; n++) UNROLL for (int e = 0; e < 2; e++) {
+      p[w][n][e] = 8 * n + (i32)t * 2 + e < (w ? second_end : end) ? (s[w][n][0][e] + s[w][n][1][e]) * c : Limits<f32>::lowest();
+      top = max_fast(top, p[w][n][e]);
+    }
+    top = max_fast(top, shfl_xor(top, 1));
+    top = max_fast(top, shfl_xor(top, 2));
+    const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
+    u32 right[2][2];
+    UNROLL for (int w = 0; w < 2; w++) UNROLL for (int n = 0; n < 2; n++) {
+      UNROLL for (int e = 0; e < 2; e++) {
+        p[w][n][e] = approx_exp2(p[w][n][e] - shift);
+        sum += p[w][n][e];
+      }
+      right[w][n] = pack2(T{}, p[w][n][0], p[w][n][1]);
+    }
+    UNROLL for (int h = 0; h < D / 64; h++) {
+      Words4 v[4];
+      UNROLL for (int i = 0; i < 4; i++) {
+        const u32 row = CacheTile<T, D>::value(i);
+        v[i] = *(const Words4*)(((i32)row < newest ? staged + row * D : new_key + D) + 64 * h + lane_id() / 4 * 8);
+      }
+      UNROLL for (int j = 0; j < 4; j++) UNROLL for (int w = 0; w < 2; w++) {
+        u32 left[4];
+        UNROLL for (int pair = 0; pair < 2; pair++) {
+          const u32 one = w ? v[2 * pair].v[j] : tile.v[2 * pair][h].v[j], other = w ? v[2 * pair + 1].v[j] : tile.v[2 * pair + 1][h].v[j];
+          left[2 * pair] = (u32)(u16)one | (u32)(u16)other << 16;
+          left[2 * pair + 1] = one >> 16 | other >> 16 << 16;
+        }
+        mma_m16n8k16(T{}, o[4 * h + j], left, right[w]);
+      }
     }
   }
   // To shared memory: (HEADS, D) results, PITCH apart, and of each head {top, sum}.
@@ -259,8 +313,8 @@ template <class T, int D, int Waves> struct StagedHeads {
   }
 };
 
-// What the waves of a block leave, as one: the result, or part `split` of it.
-template <class T, int D, int Waves>
+// What the waves of a block leave, as one: the result, or part `split` of it. Code for an order makes that without longer.
+template <class T, int D, int Waves, bool Ordered>
 GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u32 parts, const f32* results) {
   typedef StepPlan<D> P;
   const u32 heads = a.heads / a.kv_heads, first_row = place * heads, first_head = first_row % a.heads;
@@ -297,7 +351,7 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
     Vec<T, 4> y;
     UNROLL for (int e = 0; e < 4; e++) y.v[e] = narrow<T>(x[e] * by);
     *(Vec<T, 4>*)(a.out + at * D + col) = y;
-    if (D != 128 || !a.next.to) continue;
+    if (D != 128 || !Ordered || !a.next.to) continue;
     Vec<u16, 4> bits;
     UNROLL for (int e = 0; e < 4; e++) bits.v[e] = y.v[e].bits;
     a.next.put128(bits, Vec<u16, 4>{}, place / a.kv_heads, (first_head + h) * D);
@@ -336,6 +390,17 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
     tile.load_keys(keys + first_of(begin) * D, cached(begin));
     tile.load_values(values + first_of(begin) * D, cached(begin));
   } else tile.clear();
+  // The second tile of the wave on its way to shared memory: values, then keys.
+  const u32 second = begin + Waves;
+  const bool both = STEP_STAGED && (GPU_TILE_LOCKSTEP ? from + Waves < to : second < to);
+  T* const staged = (T*)(results + Waves * heads * (P::PITCH + 2)) + wave * 2 * P::KEYS * D;
+  if (both) UNROLL for (u32 i = 0; i < P::KEYS * D / 256; i++) {
+    const u32 at = (i * 32 + lane_id()) * 8, row = at / D;
+    const bool is = (i32)row < cached(second);
+    const size_t place = is ? (size_t)first_of(second) * D + at : 0;
+    copy16_async(staged + at, values + place, is, true);
+    copy16_async(staged + P::KEYS * D + (at ^ row % 2 * 32), keys + place, is, true);
+  }
 
   const StepHeads<T, D> all{a, heads};
   typename Head::Side cos, sin;
@@ -355,7 +420,21 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   barrier();
 
   StepSums<T, D> sums;
-  NO_UNROLL for (u32 round = 0; round < rounds; round++) {
+  u32 round = 0;
+  if (both) {
+    const i32 end = begin < to ? length - first_of(begin) : 0, second_end = second < to ? length - first_of(second) : 0;
+    if (GPU_TILE_LOCKSTEP && appends && begin + 1 == to) tile.put_newest(queries + P::NEWEST, queries + P::NEWEST + D, end - 1);
+    copies_wait();
+    wave_sync();
+    sums.add_two(tile, staged, queries + P::NEWEST, appends && second + 1 == to ? second_end - 1 : P::KEYS, operands, c, end, second_end);
+    round = 2;
+    const u32 next = second + Waves;
+    if (cached(next) > 0) {
+      tile.load_keys(keys + first_of(next) * D, cached(next));
+      tile.load_values(values + first_of(next) * D, cached(next));
+    }
+  }
+  NO_UNROLL for (; round < rounds; round++) {
     const u32 own = begin + round * Waves, next = own + Waves;
     // Where waves go by themselves, those without keys have done.
     if (!GPU_TILE_LOCKSTEP && own >= to) break;
@@ -368,7 +447,8 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   }
   sums.leave(results + wave * heads * P::PITCH, results + Waves * heads * P::PITCH + wave * heads * 2, heads);
   barrier();
-  join_waves<T, D, Waves>(shared, a, place, split, parts, results);
+  if (a.next.to) join_waves<T, D, Waves, true>(shared, a, place, split, parts, results);
+  else join_waves<T, D, Waves, false>(shared, a, place, split, parts, results);
 }
 
 // The same of several kv heads, one after the other.
@@ -462,10 +542,10 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
     look_ahead();
     // Behind it all waves have left the item before.
     barrier();
-    join_waves<T, D, Waves>(shared, a, place, 0, 1, results);
+    join_waves<T, D, Waves, true>(shared, a, place, 0, 1, results);
   }
   barrier();
-  join_waves<T, D, Waves>(shared, a, item.place, 0, 1, results_of(turn));
+  join_waves<T, D, Waves, true>(shared, a, item.place, 0, 1, results_of(turn));
 }
 #endif
 

@@ -129,6 +129,14 @@ export const STEP_HEADS = 8;
 export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
 
+/** Bytes of a block's queries, its new key and value, of each wave results and a pair for each head; of 16 keys and values of each wave. */
+const stepItem = (d: StepDim, waves: number, heads: number): number =>
+  2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + waves * heads * 4 * (d + 2 + 2);
+const stepStage = (d: StepDim): number => STEP_WAVES * 2 * 16 * d * 2;
+/** Whether there is room for the second keys and values of each wave beside those in registers: it then goes through both at once. */
+const isStaged = (arch: string): boolean =>
+  stepItem(128, STEP_WAVES, STEP_HEADS) + stepStage(128) <= sharedBudget(arch);
+
 /** What the kernels have of this file. */
 export const decodeDefines = (arch: string) => ({
   ...unitDefines,
@@ -142,7 +150,10 @@ export const prefillDefines = (arch: string) => ({
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
 
-export const stepDefines = { ...unitDefines, PAGE_SIZE, STEP_WAVES, STEPS_WAVES, STEPS_CROWD };
+export const stepDefines = (arch: string) => ({
+  ...{ ...unitDefines, PAGE_SIZE, STEP_WAVES, STEPS_WAVES, STEPS_CROWD },
+  STEP_STAGED: Number(isStaged(arch)),
+});
 
 /** Of kernels that only warpgroups have, and those without a mask. */
 export const cappedDefines = (arch: string) => ({
@@ -247,11 +258,11 @@ export function planStep(
   items: number,
   heads: number,
   capacity: number,
+  arch: string,
 ): StepPlan {
   const several = items > multiprocessors;
   const waves = several ? STEPS_WAVES : STEP_WAVES;
-  // Queries, the new key and value; of each wave results and a pair for each head.
-  const item = 2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + waves * heads * 4 * (d + 2 + 2);
+  const item = stepItem(d, waves, heads);
   if (several) {
     const blocks = Math.min(items, Math.max(multiprocessors * STEPS_CROWD, Math.ceil(items / STEPS_ITEMS)));
     // Of two items, and of each wave a head with its angles.
@@ -259,7 +270,8 @@ export function planStep(
   }
   // Parts of each item's keys: a block to a multiprocessor, which has keys for all its waves.
   const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * waves)), Math.floor(multiprocessors / items)));
-  return { several, threads: 32 * waves, blocks: items * splits, splits, capacity, shared: item };
+  const shared = item + (capacity > 16 * waves && isStaged(arch) ? stepStage(d) : 0);
+  return { several, threads: 32 * waves, blocks: items * splits, splits, capacity, shared };
 }
 
 /** `rows` are those of all heads that share keys. */

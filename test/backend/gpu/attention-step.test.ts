@@ -13,6 +13,8 @@ import { result } from "../../../src/tensor/tensor.ts";
 import { deviceWith } from "../../helpers/matrix-units.ts";
 
 interface Case {
+  /** Default sm_90a; waves of one with less shared memory go through one tile at a time. */
+  readonly arch?: string;
   readonly dtype: "f16" | "bf16";
   readonly d: 64 | 128;
   readonly heads: number;
@@ -30,10 +32,13 @@ const MULTIPROCESSORS = 16;
 const values = (x: Tensor): number[] => Array.from(x.dataSync(), Number);
 
 describe("a step of attention in one launch", () => {
-  const device = deviceWith("sm_90", 0, MULTIPROCESSORS);
-
   it.each<Case>([
     { dtype: "bf16", d: 128, heads: 8, kvHeads: 1, lengths: [333], normed: true },
+    { dtype: "bf16", d: 128, heads: 8, kvHeads: 1, lengths: [333], normed: true, arch: "sm_86" },
+    // The newest is the first of a wave's second tile, the last of it, and in a part of its own.
+    { dtype: "f16", d: 128, heads: 4, kvHeads: 1, lengths: [193] },
+    { dtype: "bf16", d: 64, heads: 8, kvHeads: 2, lengths: [384, 271], normed: true },
+    { dtype: "f16", d: 64, heads: 8, kvHeads: 1, lengths: [385], hasSinks: true },
     { dtype: "f16", d: 128, heads: 6, kvHeads: 2, lengths: [1, 17], interleaved: true, padding: [0, 5] },
     { dtype: "f16", d: 128, heads: 7, kvHeads: 1, lengths: [790], hasSinks: true, normed: true },
     { dtype: "f16", d: 128, heads: 2, kvHeads: 2, lengths: [40, 64], window: 19, hasSinks: true },
@@ -52,6 +57,7 @@ describe("a step of attention in one launch", () => {
     { dtype: "bf16", d: 128, heads: 22, kvHeads: 11, lengths: [70, 3, 200, 64], hasSinks: true, interleaved: true },
     { dtype: "f16", d: 64, heads: 64, kvHeads: 8, lengths: [9, 130, 47, 16, 1, 64, 65, 17], normed: true, window: 60 },
   ])("does what rope, cache and sdpa do: %o", (c) => {
+    const device = deviceWith(c.arch ?? "sm_90a", 0, MULTIPROCESSORS);
     const launch = vi.spyOn(device.backend as unknown as { launch(name: string): void }, "launch");
     scope(() => {
       const { dtype, d, heads, kvHeads, lengths, interleaved = false, window = 0, padding } = c;

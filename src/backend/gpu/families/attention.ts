@@ -74,7 +74,7 @@ export const attention = [
     apart: ["step", "D"],
     args: "q* k* v* cos* sin* q_norm* k_norm* sinks* lengths* padding* out* ordered* k_cache* v_cache* scratch* counters* batch heads kv_heads capacity q_row k_row v_row cache_b cache_h window eps:f64 scale:f64 interleaved:u32 splits:u32 order:u32",
     plan: "threads blocks shared_bytes",
-    defines: { ...stepDefines, ...quantOrders },
+    defines: (arch) => ({ ...stepDefines(arch), ...quantOrders }),
     launch: (s) => ({ ...blocks(s.blocks, 1, s.threads), shared: s.shared_bytes }),
   }),
   family({

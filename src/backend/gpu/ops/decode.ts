@@ -131,8 +131,9 @@ function stepPlan(
     [v.k_cache, v.v_cache, 2 * v.cache_b, 2 * v.cache_h].every(isVector) &&
     [v.q, v.k, v.v, v.cos, v.sin, 2 * v.q_row, 2 * v.k_row, 2 * v.v_row].every(isVector);
   if (!fits || !d) return null;
-  const plan = planStep(d, gpu.multiprocessors, v.batch * v.kv_heads, v.heads / v.kv_heads, capacity);
-  return plan.shared <= sharedBudget(gpu.context.properties.arch) ? plan : null;
+  const { arch } = gpu.context.properties;
+  const plan = planStep(d, gpu.multiprocessors, v.batch * v.kv_heads, v.heads / v.kv_heads, capacity, arch);
+  return plan.shared <= sharedBudget(arch) ? plan : null;
 }
 
 function stepAtOnce(
