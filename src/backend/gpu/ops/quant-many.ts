@@ -21,10 +21,10 @@ export function multiplyBoxes(
   { w, map }: { readonly w: number; readonly map: number },
   shape: Sizes,
   out: number,
-  { alpha, eps, ready, ...added }: Added = nothing,
+  { alpha, eps, ...added }: Omit<Added, "came"> = nothing,
 ): void {
   const { rows, n, k } = shape;
-  inOrder(gpu, dtype, x, shape, { alpha, eps, ready }, order, scratch, (ordered, parts) =>
+  inOrder(gpu, dtype, x, shape, { alpha, eps }, order, scratch, ({ x: ordered }, parts) =>
     gpu.launch(kernel, {
       ...{ x: ordered, w, map, out, parts, counters: gpu.counters, n, k, batch: rows },
       ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
