@@ -35,10 +35,8 @@ template <class Q, u32 ROWS> struct QuantEven {
     f32* parts;
     u32* counters;
     u32 k, cuts, part;
-    // Whether x is in order with its bits as they were, or as a norm leaves it whose squares are told; and where y goes in the order of what it
-    // is multiplied with next, too, with the squares of each 16 columns where a norm comes between.
+    // Whether x is in order with its bits as they were, and where y goes in the order of what it is multiplied with next, too: bits as they are.
     u32 raw;
-    RowFactors norm;
     OrderedRows next;
   };
 
@@ -116,9 +114,8 @@ template <class Q, u32 ROWS> struct QuantEven {
       }
       return x;
     }
-    // Gives the sum of squares of what is kept.
-    GPU_METHOD f32 store(const OrderedRows& next, const Vec<u16, 8>& weights, u32 group, const f32* sums, const Vec<u16, 8>& added) const {
-      if (row >= out.batch) return 0;
+    GPU_METHOD void store(const OrderedRows& next, u32 group, const f32* sums, const Vec<u16, 8>& added) const {
+      if (row >= out.batch) return;
       const Vec<f32, 4> one = load_shared<4>(sums, row * TURNED + first), two = load_shared<4>(sums, row * TURNED + first + (out.glu ? LINES / 2 : 4));
       Vec<u16, 8> y;
       UNROLL for (u32 e = 0; e < 8; e++) {
@@ -131,18 +128,14 @@ template <class Q, u32 ROWS> struct QuantEven {
       }
       u16* const to = (u16*)out.y + at(group);
       if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) { if (e < out.per_group() / 2 && column(group) + e < out.columns) to[e] = y.v[e]; }
-      else if (column(group) >= out.columns) return 0;
+      else if (column(group) >= out.columns) return;
       else if (out.glu) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
       else put(to, y);
-      if (!next.to) return 0;
-      const Vec<u16, 8> x = next.normed(y, weights);
-      UNROLL for (u32 e = 0; e < 8; e++) if (e < out.per_group() / 2) *next.place(row, column(group), ordered_to((column(group) + e) % PIECE, next.order)) = x.v[e];
-      return next.alpha ? OrderedRows::squares(y) : 0.0f;
+      if (next.to) UNROLL for (u32 e = 0; e < 8; e++) { if (e < out.per_group() / 2) *next.place(row, column(group), ordered_to((column(group) + e) % PIECE, next.order)) = y.v[e]; }
     }
   };
   // A group's sums are there, of this part of k.
   GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Vec<u16, 8>& added, const f32* factors, f32* scratch, bool there) {
-    const Vec<u16, 8> weights = there ? g.next.template weights<8>(turned.column(group)) : Vec<u16, 8>{};
     UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + lane_id() % 4 * 2 + e % 2];
     if (g.cuts > 1) {
       f32* const parts = g.parts + (size_t)group * g.cuts * SLOT + lane_id() * 4;
@@ -169,29 +162,8 @@ template <class Q, u32 ROWS> struct QuantEven {
     }
     UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * TURNED + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
     wave_sync();
-    f32 squares = there ? turned.store(g.next, weights, group, scratch, added) : 0.0f;
+    if (there) turned.store(g.next, group, scratch, added);
     wave_sync();
-    if (g.next.alpha) {
-      squares += shfl_xor(squares, 1);
-      if (there && lane_id() % 2 == 0 && turned.row < turned.out.batch) g.next.tell(turned.row, group, squares);
-    }
-  }
-  // What rows are multiplied with where their squares are told.
-  GPU_FN void find_factors(const RowFactors& norm, f32* factors, f32* sums) {
-    const u32 row = tid_x() % ROWS, stride = bdim_x() / ROWS;
-    f32 sum = 0;
-    NO_UNROLL for (u32 p = tid_x() / ROWS; p < norm.parts; p += 8 * stride) {
-      f32 told[8];
-      UNROLL for (u32 i = 0; i < 8; i++) told[i] = p + i * stride < norm.parts ? norm.told(p + i * stride, row) : 0.0f;
-      UNROLL for (u32 i = 0; i < 8; i++) sum += told[i];
-    }
-    UNROLL for (u32 mask = 16; mask >= ROWS; mask /= 2) sum += shfl_xor(sum, mask);
-    if (lane_id() < ROWS) sums[tid_x() / 32 * ROWS + row] = sum;
-    barrier();
-    if (tid_x() >= ROWS) return;
-    sum = 0;
-    for (u32 w = 0; w < bdim_x() / 32; w++) sum += sums[w * ROWS + row];
-    factors[row] = norm.of(sum);
   }
   // x in order with the bits of bf16 becomes f16 where it lies: with other exponents, a row that is too large or too small for them lifted by a
   // power of two so that its largest is near 2^15. Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have
@@ -305,9 +277,6 @@ template <class Q, u32 ROWS> struct QuantEven {
     // What is added was made long ago, and lies in the cache no longer.
     if (out.residual)
       for (u32 i = tid_x(); i < (end - begin) * out.batch; i += bdim_x()) expect((const u16*)out.residual + (size_t)(i % out.batch) * out.columns + (begin + i / out.batch) * out.per_group());
-    if (g.next.alpha)
-      for (u32 i = tid_x(); i < end - begin; i += bdim_x()) expect(g.next.alpha + (begin + i) * out.per_group());
-    if (g.norm.parts) find_factors(g.norm, factors, (f32*)largest);
     barrier();
     if (g.raw && out.dtype == DTYPE_bf16) lift(shared, x_there, g.x + (size_t)first * 2 * X_WORDS, pieces, factors, largest);
 
