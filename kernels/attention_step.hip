@@ -11,7 +11,8 @@
 // Launch: STEP_WAVES waves to a block, batch · kv_heads · splits blocks; STEPS_WAVES waves to each of `blocks` blocks of attention_steps,
 // which have at most 32 kv heads each. A wave takes 16 keys at a time straight into the registers that products read: nobody else
 // needs them. Its first ones and angles are on their way before the kernel that makes q, k and v has ended, and those of the next
-// kv head before the last one's are joined; the new key comes from shared memory. Parts, scratch and counters as in
+// kv head before the last one's are joined; the new key comes from shared memory, where attention_step has a wave's second ones, too, and
+// goes through both at once. Parts, scratch and counters as in
 // attention_decode.hip, but a part is for STEP_WAVES · 16 keys, and up to twice as many are one: to join parts takes as long.
 // Traffic: the cache once.
 #include "attention-parts.h"

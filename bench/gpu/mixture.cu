@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
   tell("qkv", q), tell("o", o), tell("up", up), tell("down", sum);
   const u32 splits = std::min(CAPACITY / 64, 66u);
 
-  const u32 parts = (CAPACITY + 16 * STEP_WAVES - 1) / (16 * STEP_WAVES), step_bytes = 2 * StepPlan<D>::SHARED + STEP_WAVES * (HEADS / KV_HEADS) * 4 * (D + 4);
+  const u32 parts = (CAPACITY + 16 * STEP_WAVES - 1) / (16 * STEP_WAVES), step_bytes = 2 * StepPlan<D>::SHARED + STEP_WAVES * (HEADS / KV_HEADS) * 4 * (D + 4) + STEP_STAGED * STEP_WAVES * 64 * D;
   // What the kernel of a step does in one launch, in two.
   const std::vector<Step> apart{
       {"rope", [&](cudaStream_t s, const Weights&) {
