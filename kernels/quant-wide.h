@@ -178,9 +178,7 @@ template <class Q, int BN> struct QuantWide {
   const u8* w;
   u32 rows, row_bytes, k, down, across;
   WarpgroupRef ref;  // of sx, as one lane has it
-  // Of few rows: where results go in the order of what they are multiplied with next, too, or nowhere; what rows are multiplied with, and
-  // where that is known when their squares are told.
-  OrderedRows next;
+  // Of few rows: what they are multiplied with, and where that is known when their squares are told.
   RowFactors given;
   f32* known;
 
@@ -466,7 +464,7 @@ template <class Q, int BN> struct QuantWide {
     Kept kept = kept_of(out, now);
     if (WAITING_BLOCKS) {
       const u32 own = (u32)bid_x() % cuts;
-      if (own < BN / 8) bring_one(kept, out, now, (BN / 8 - own + cuts - 1) / cuts, 8 * own, 8 * cuts);
+      if (own < BN / 8) bring_residual(kept, out, now, (BN / 8 - own + cuts - 1) / cuts, 8 * own, 8 * cuts);
     }
     // All count once more when they have waited, which makes it a zero again.
     if (tid_x() == 0) {
@@ -488,18 +486,7 @@ template <class Q, int BN> struct QuantWide {
         if (cuts > 4) told[0].v[v] += told[1].v[v];
       }
       UNROLL for (u32 i = 0; i < 4; i++) if (i * cuts < BN / 8) stage((f32*)raw, i, told[i]);
-      const u32 count = (BN / 8 - own + cuts - 1) / cuts;
-      store_rows(out, now, kept, (f32*)raw, count, 8 * own, 8 * cuts);
-      if (!next.to || !next.alpha) continue;
-      // Squares of eight columns each, by way of where x was.
-      barrier();
-      if (tid_x() < count * 8) {
-        const u32 row = 8 * own + tid_x() / 8 * 8 * cuts + tid_x() % 8;
-        f32 sum = 0;
-        UNROLL for (u32 i = 0; i < LINES / 8; i++) sum += ((const f32*)sx)[i * BN + row];
-        if (row < rows) next.tell(row, tile, sum);
-      }
-      if (!WAITING_BLOCKS) barrier();
+      store_rows(out, now, kept, (f32*)raw, (BN / 8 - own + cuts - 1) / cuts, 8 * own, 8 * cuts);
     }
   }
 
@@ -535,14 +522,13 @@ template <class Q, int BN> struct QuantWide {
   // What goes into results and would be waited for: of the rows of x, lane by lane, and of this lane's lines.
   struct Kept {
     f32 factors[(BN + 31) / 32], bias[2];
-    // Of the one vector that a lane has of those it stores, where it has no more: the residual, and what brings it into order.
-    bool has_one;
+    // Of the one vector that a lane has of those it stores, where it has no more.
+    bool has_residual;
     Vec<u16, 8> residual;
-    OrderedRows::Eight ordered;
   };
   GPU_METHOD Kept kept_of(const Out& out, const Chunk& now) const {
     Kept kept;
-    kept.has_one = false;
+    kept.has_residual = false;
     UNROLL for (u32 i = 0; i < (BN + 31) / 32; i++) kept.factors[i] = i * 32 + lane_id() < rows ? (!MANY && given.parts ? known : factors())[i * 32 + lane_id()] : 0.0f;
     UNROLL for (u32 i = 0; i < 2; i++) kept.bias[i] = out.biased(now.group + tid_x() / 32, lane_id() / 4 + 8 * i, 0.0f);
     return kept;
@@ -555,14 +541,13 @@ template <class Q, int BN> struct QuantWide {
     u32 local, first, b;
     GPU_METHOD Eight(u32 i, u32 per_row, u32 row, u32 stride) : local(i / per_row), first(i % per_row * 8), b(row + local / 8 * stride + local % 8) {}
   };
-  // What is asked for while other blocks are waited for.
-  GPU_METHOD void bring_one(Kept& kept, const Out& out, const Chunk& now, u32 count, u32 row, u32 stride) const {
+  // Asked for while other blocks are waited for.
+  GPU_METHOD void bring_residual(Kept& kept, const Out& out, const Chunk& now, u32 count, u32 row, u32 stride) const {
     const u32 group = now.group + tid_x() / 32, per_row = out.per_group() / 8, all = count * 8 * per_row;
     const Eight eight(lane_id(), per_row, row, stride);
-    kept.has_one = in_vectors(out) && all <= 32;
-    if (!kept.has_one || lane_id() >= all || !out.exists(group, eight.first, eight.b)) return;
-    if (out.residual) kept.residual = *(const Vec<u16, 8>*)((const u16*)out.residual + out.at(group, eight.first, eight.b));
-    if (next.to) kept.ordered = next.before8(group * 16 + eight.first);
+    kept.has_residual = out.residual && in_vectors(out) && all <= 32;
+    if (kept.has_residual && lane_id() < all && out.exists(group, eight.first, eight.b))
+      kept.residual = *(const Vec<u16, 8>*)((const u16*)out.residual + out.at(group, eight.first, eight.b));
   }
   // `count` times eight rows of those staged, every `stride` rows of x from `row` on. Loops stay loops: code that runs once is slow to come.
   GPU_METHOD void store_rows(const Out& out, const Chunk& now, const Kept& kept, f32* staged, u32 count, u32 row, u32 stride) const {
@@ -588,14 +573,9 @@ template <class Q, int BN> struct QuantWide {
       if (!vectors) NO_UNROLL for (u32 e = 0; e < 8; e++) out.keep(group, first + e, b, sums[e] + out.added(group, first + e, b));
       else if (out.exists(group, first, b)) {
         Vec<u16, 8> y{};
-        if (out.residual) y = kept.has_one ? kept.residual : *(const Vec<u16, 8>*)((const u16*)out.residual + at);
+        if (out.residual) y = kept.has_residual ? kept.residual : *(const Vec<u16, 8>*)((const u16*)out.residual + at);
         UNROLL for (u32 e = 0; e < 8; e++) y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(sums[e] + f16_to_f32(y.v[e])) : f32_to_bf16(sums[e] + bf16_to_f32(y.v[e]));
         put((u16*)out.y + at, y);
-        if (next.to) {
-          const u32 column = group * 16 + first;
-          next.put8(y, kept.has_one ? kept.ordered : next.before8(column), b, column);
-          ((f32*)sx)[(tid_x() / 32 * 2 + first / 8) * BN + b] = OrderedRows::squares(y);
-        }
       }
     }
     wave_sync();

@@ -8,7 +8,7 @@ namespace gpu {
 #if GPU_WARPGROUPS
 template <class Q, int BN>
 GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const Outputs<16, BN>& out, f32* parts, u32* counters, u32 k, u32 alone, u32 sharers,
-                       const OrderedRows& next, const RowFactors& factors) {
+                       const RowFactors& factors) {
   typedef QuantWide<Q, BN> P;
   // Slices of x, their signals and a word, and every warp's places.
   Signal* const signals = (Signal*)(shared + P::RING * P::X_SIZE);
@@ -16,7 +16,7 @@ GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const Outputs<16,
   u32* const words = (u32*)(signals + 2 * P::RING + P::PLACES * (P::THREADS / 32));
   const u32 down = (out.groups() + P::LINES / 16 - 1) / (P::LINES / 16), across = (out.batch + BN - 1) / BN;
   const P product{shared, signals, signals + P::RING, landed, words + 4 + tid_x() / 32 * (P::PLACES * P::PLACE_WORDS), x, w, out.batch,
-                  k / Q::Elements * Q::Bytes, k, down, across, uniform_ref(warpgroup_ref(shared, 8 * WIDE_ROW, P::BK * WIDE_ROW)), next, factors,
+                  k / Q::Elements * Q::Bytes, k, down, across, uniform_ref(warpgroup_ref(shared, 8 * WIDE_ROW, P::BK * WIDE_ROW)), factors,
                   (f32*)(words + 4 + P::THREADS / 32 * P::PLACES * P::PLACE_WORDS)};
   if (BULK_COPIES && lane_id() < P::PLACES) make_signal(landed + lane_id(), 16);
   if (tid_x() == 0) {
@@ -32,15 +32,13 @@ GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const Outputs<16,
 #define QUANT_WIDE_BODY(Q, BN) \
   DYNAMIC_SHARED(u16, shared); \
   quant_wide<Q, BN>(shared, (const u16*)x, w, Outputs<16, BN>(n, bias, residual, out, batch, glu, dtype, all_blocks()), parts, counters, (u32)k, alone, sharers, \
-                    OrderedRows{ordered, next_alpha, lower, order, (u32)n, batch}, \
                     RowFactors{(const u16*)x, told, batch, (u32)k, raise, eps});
 #else
 #define QUANT_WIDE_BODY(Q, BN)
 #endif
 #define QUANT_WIDE_KERNEL(size, BN, Q) \
   KERNEL_EARLY(GPU_BLOCK, BN > 128 ? 1 : 2, quant_wide##size##_##Q, const void* x, const u8* w, const void* bias, const void* residual, void* out, f32* parts, \
-               u32* counters, u16* ordered, const u16* next_alpha, size_t n, size_t k, u32 batch, u32 glu, u32 alone, u32 sharers, u32 dtype, u32 order, u32 told, \
-               f64 lower, f64 raise, f64 eps) { QUANT_WIDE_BODY(Q, BN) }
+               u32* counters, size_t n, size_t k, u32 batch, u32 glu, u32 alone, u32 sharers, u32 dtype, u32 told, f64 raise, f64 eps) { QUANT_WIDE_BODY(Q, BN) }
 #define QUANT_WIDE(Q) \
   QUANT_WIDE_KERNEL(_24, 24, Q) QUANT_WIDE_KERNEL(_32, 32, Q) QUANT_WIDE_KERNEL(_40, 40, Q) QUANT_WIDE_KERNEL(_48, 48, Q) QUANT_WIDE_KERNEL(_56, 56, Q) \
   QUANT_WIDE_KERNEL(_64, 64, Q) QUANT_WIDE_KERNEL(, QUANT_WIDE_ROWS, Q)

@@ -23,16 +23,6 @@ GPU_FN u32 ordered_from(u32 at, u32 order) {
   return order == QUANT_ORDER_ANY ? step * 16 + 4 * t + 2 * second + i : piece_from(step / 2, t, step % 2 * 2 + i, order) + second;
 }
 
-// The place of an element.
-GPU_FN u32 ordered_to(u32 element, u32 order) {
-  if (order == QUANT_ORDER_ANY) return element / 16 * 16 + element % 4 / 2 * 8 + element % 16 / 4 * 2 + element % 2;
-  const u32 t = element / 64, block = element / 32 % 2, lower = order == QUANT_ORDER_q4_0, count = lower ? 16 : 32;
-  // The words of the first block begin two elements before it, and end with its last two.
-  const u32 at = (element + (block ? 0 : 2)) % count, word = at / 4, i = at % 4 / 2 ^ (block || word ? 0 : 1);
-  const u32 step = block * 8 + (lower ? 2 * word + element / 16 % 2 : word);
-  return step * 16 + element % 2 * 8 + 2 * t + i;
-}
-
 // Where x goes in order, beside where it goes as it is: the form of quant-wide.h for up to 64 rows of f16, which are not lifted. `width`
 // elements to a row, a multiple of PIECE. Where a norm comes between, elements are multiplied with its
 // weights `alpha`, and with `lower`, the power of two that leaves none of those above 1; the squares of a row follow from those
@@ -80,21 +70,6 @@ struct OrderedRows {
     f32 sum = squares(made);
     UNROLL for (u32 mask = 16; mask; mask /= 2) sum += shfl_xor(sum, mask);
     if (lane_id() == 0) tell(row, column / 128, sum);
-  }
-  // Eight columns of a row by one lane, without their squares: what can be had before they are made, and the rest.
-  struct Eight {
-    Vec<u16, 8> weights;
-    Vec<u8, 8> places;
-  };
-  GPU_METHOD Eight before8(u32 column) const {
-    Eight eight;
-    eight.weights = weights<8>(column);
-    UNROLL for (u32 j = 0; j < 8; j++) eight.places.v[j] = (u8)ordered_to((column + j) % PIECE, order);
-    return eight;
-  }
-  GPU_METHOD void put8(const Vec<u16, 8>& made, const Eight& eight, u32 row, u32 column) const {
-    const Vec<u16, 8> x = normed(made, eight.weights);
-    UNROLL for (u32 j = 0; j < 8; j++) *place(row, column, eight.places.v[j]) = x.v[j];
   }
   // What the products of a row are to be multiplied with, or the squares of 128 elements.
   GPU_METHOD void tell(u32 row, u32 part, f32 x) const { ((f32*)(to + (size_t)height() * width))[part * height() + row] = x; }

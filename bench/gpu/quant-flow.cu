@@ -85,10 +85,10 @@ int main() {
     for (size_t rows : {64, 32}) {
       const auto wide = rows == 64 ? JOIN(quant_wide_64_, TYPE, ) : JOIN(quant_wide_32_, TYPE, );
       const auto flow = rows == 64 ? JOIN(quant_flow_64_, TYPE, ) : JOIN(quant_flow_32_, TYPE, );
-      const int part = (int)(2 * rows * QUANT_WIDE_CHUNK), bytes = (2 * part + 256 * pitch <= QUANT_WIDE_SHARED ? 2 : 1) * (part + 64) + 144 + 256 * pitch;
+      const int part = (int)(2 * rows * QUANT_WIDE_CHUNK), bytes = (2 * part + 256 * pitch <= QUANT_WIDE_SHARED ? 2 : 1) * (part + 64) + 144 + 256 * pitch + 256;
       // As src/backend/gpu/families/quant-flow.ts plans.
       const int place = QUANT_FLOW_LINES * (256 / Q::Elements * Q::Bytes), xs = 3 * part + 2 * place <= QUANT_FLOW_SHARED ? 3 : 2, places = std::min(4, (QUANT_FLOW_SHARED - xs * part) / place);
-      const int flow_bytes = xs * part + places * place + 16 * (places + xs);
+      const int flow_bytes = xs * part + places * place + 16 * (places + xs) + 272;
       CHECK(cudaFuncSetAttribute((const void*)wide, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
       CHECK(cudaFuncSetAttribute((const void*)flow, cudaFuncAttributeMaxDynamicSharedMemorySize, flow_bytes));
       const u32 threads = k == 4096 ? 512 : 896;
@@ -98,12 +98,13 @@ int main() {
       const auto run_wide = [&](cudaStream_t stream, int c, u32 cut, u32 gate) {
         const u32 tiles = (u32)((n + 127) / 128), left = cut ? (cut > 1 ? tiles : 0) : tiles % (2 * sms), sharers = cut > 1 ? cut * tiles : cut ? 0 : std::min(2u * sms, std::max(left, left * (u32)(k / 256) / 2));
         const u32 alone = tiles - left, grid = alone ? std::min(2u * sms, tiles) : sharers;
-        early(stream, wide, grid, 256, bytes, (const void*)ordered, (const u8*)w[c], (const void*)nullptr, (const void*)nullptr, (void*)y, parts, counters, n, k, (u32)rows, gate, alone, sharers, (u32)DTYPE_bf16);
+        early(stream, wide, grid, 256, bytes, (const void*)ordered, (const u8*)w[c], (const void*)nullptr, (const void*)nullptr, (void*)y, parts, counters, n, k, (u32)rows, gate, alone, sharers,
+              (u32)DTYPE_bf16, 0u, 1.0, 0.0);
       };
       const auto run_flow = [&](cudaStream_t stream, int c, u32 cut, u32 gate) {
         const u32 tiles = (u32)((n + QUANT_FLOW_LINES - 1) / QUANT_FLOW_LINES);
         early(stream, flow, tiles * cut, QUANT_FLOW_THREADS, flow_bytes, (const void*)ordered, (const u8*)w[c], (const BoxMap*)(map + (gate ? copies : 0) + c), (const void*)nullptr, (const void*)nullptr, (void*)y,
-              parts, counters, (u16*)nullptr, n, k, (u32)rows, gate, cut, (u32)DTYPE_bf16, 0u);
+              parts, counters, (u16*)nullptr, (const u16*)nullptr, n, k, (u32)rows, gate, cut, (u32)DTYPE_bf16, 0u, 0u, 1.0, 1.0, 0.0);
       };
       const auto each = [&](const char* what, const std::function<void(cudaStream_t, int, u32, u32)>& run, u32 lines) {
         printf("%-5s %s %6zu x %5zu, %zu rows:", what, TEXT(TYPE), n, k, rows);

@@ -83,7 +83,7 @@ int main() {
                      (int)n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
       }, 9);
       const auto& v = kernels[rows <= 64 ? (rows + 7) / 8 - 3 : 6];
-      const int part = (int)(2 * v.rows * QUANT_WIDE_CHUNK), bytes = (2 * part + 256 * pitch <= QUANT_WIDE_SHARED ? 2 : 1) * (part + 64) + 144 + 256 * pitch;
+      const int part = (int)(2 * v.rows * QUANT_WIDE_CHUNK), bytes = (2 * part + 256 * pitch <= QUANT_WIDE_SHARED ? 2 : 1) * (part + 64) + 144 + 256 * pitch + (v.rows > 64 ? 0 : 256);
       CHECK(cudaFuncSetAttribute((const void*)v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
       const u32 tiles = (u32)((n + 127) / 128 * ((rows + v.rows - 1) / v.rows)), chunks = (u32)(k / QUANT_WIDE_CHUNK), wanted = v.together * sms;
       // As each tile is cut in so many parts, or (0) those of the last round are shared by all.
@@ -96,7 +96,7 @@ int main() {
       order(0);
       const auto run = [&](cudaStream_t stream, const u8* w, u32 cut) {
         const u32 alone = tiles - left_of(cut), sharers = sharers_of(cut), grid = alone ? std::min(wanted, tiles) : sharers;
-        early(stream, v.kernel, grid, 256, bytes, (const void*)ordered, w, (const void*)nullptr, (const void*)nullptr, (void*)y, parts, counters, n, k, (u32)rows, 0u, alone, sharers, (u32)DTYPE_bf16);
+        early(stream, v.kernel, grid, 256, bytes, (const void*)ordered, w, (const void*)nullptr, (const void*)nullptr, (void*)y, parts, counters, n, k, (u32)rows, 0u, alone, sharers, (u32)DTYPE_bf16, 0u, 1.0, 0.0);
       };
       const auto timed = [&](bool ordering, u32 cut) {
         return median_of_graph([&](cudaStream_t stream) {

@@ -1,5 +1,5 @@
 // Products of many rows with quantized weights by warpgroups, as the simulator plays them, against sums of dequantized weights.
-import { expect, it, vi } from "vitest";
+import { expect, it } from "vitest";
 import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { planQuantFlow } from "../../../src/backend/gpu/families/quant-flow.ts";
 import { orderOf } from "../../../src/backend/gpu/families/quant-wide.ts";
@@ -10,7 +10,6 @@ import type { QuantType } from "../../../src/core/quant-types.ts";
 import { Tensor } from "../../../src/index.ts";
 import { rmsNorm } from "../../../src/nn/index.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
-import { result } from "../../../src/tensor/tensor.ts";
 import { deviceWith } from "../../helpers/matrix-units.ts";
 
 /** Of a type of each order of words; sizes cut tiles, chunks and steps, and a tile in two, four or eight. The last number is of multiprocessors: one makes tiles alone first. */
@@ -133,42 +132,6 @@ it.each([
     if (!isNormed) expect(found).toEqual(wanted);
     else expect(apart(found, wanted)).toBeLessThan(bounds.f16);
   }
-});
-
-it.each([
-  ["Q4_0", "Q4_0", 19],
-  ["Q8_0", "Q4_0", 64],
-  ["Q4_0", "Q5_0", 41],
-] as const)("%s to the order of %s behind a norm, %i rows whose tiles are cut", (type, next, rows) => {
-  const device = deviceWith("sm_90a", 0, 16);
-  const launch = vi.spyOn(device.backend as unknown as { launch(name: string): void }, "launch");
-  const launched = (run: () => Tensor): [string[], number[]] => {
-    launch.mockClear();
-    const found = run();
-    return [launch.mock.calls.map(([name]) => name), Array.from(found.dataSync() as Float32Array)];
-  };
-  const f16 = (shape: readonly number[], seed: number, times: number) =>
-    Tensor.randn(shape, { device, seed }).affine(times, 0).toDType("f16");
-  const weights = (lines: number, k: number, of: QuantType) =>
-    QTensor.quantize(Tensor.randn([lines, k], { seed: 5 }), of).toDeviceSync(device).blocks;
-  const [x, residual, weight] = [f16([rows, 2048], 1, 0.02), f16([rows, 512], 2, 1), f16([512], 3, 3)];
-  const norm = { weight, eps: 1e-3 };
-  const params = { bias: null, glu: null };
-  const y = result(
-    device.backend.linear!(x, weights(512, 2048, type), type, {
-      ...{ ...params, norm: null, residual, next: { type: next, norm } },
-    })!,
-    [rows, 512],
-  );
-  const w = weights(40, 512, next);
-  const product = (from: Tensor) => () =>
-    result(device.backend.linear!(from, w, next, { ...params, norm, residual: null })!, [rows, 40]);
-  const [kernels, found] = launched(product(y));
-  const [usual, wanted] = launched(product(y.copy()));
-  expect(kernels).not.toContain("quant_order_f16");
-  expect(usual).toContain("quant_order_f16");
-  expect(apart(found, wanted)).toBeLessThan(bounds.f16);
-  launch.mockRestore();
 });
 
 const small = (count: number, seed: number) =>

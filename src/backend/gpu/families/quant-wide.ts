@@ -70,8 +70,6 @@ export interface QuantWidePlan {
   readonly order: QuantOrderPlan;
   /** Floats of memory for what blocks that share tiles add up. */
   readonly scratch: number;
-  /** Whether as many blocks have an even part of each tile. */
-  readonly isCut: boolean;
   readonly launch: {
     readonly alone: number;
     readonly sharers: number;
@@ -107,7 +105,6 @@ export function planQuantWide(
   return {
     size,
     order: planOrder(shape, type, rows),
-    isCut: alone === 0 && [2, 4, 8].includes(sharers / tiles),
     scratch: sharers === left ? 0 : (sharers + left) * LINES * rows,
     launch: { alone, sharers, blocks, shared_bytes },
   };
@@ -163,7 +160,7 @@ export const quantWide = [
     pattern: "quant_wide{size}_{Q}",
     over: { size: sizeNames, Q: quants },
     apart: ["size"],
-    args: "x* w* bias* residual* out* parts* counters* ordered* next_alpha* n k batch:u32 glu:u32 alone:u32 sharers:u32 dtype:u32 order:u32 told:u32 lower:f64 raise:f64 eps:f64",
+    args: "x* w* bias* residual* out* parts* counters* n k batch:u32 glu:u32 alone:u32 sharers:u32 dtype:u32 told:u32 raise:f64 eps:f64",
     plan: "blocks shared_bytes",
     defines,
     launch: (s) => ({ grid: gridFor(s.blocks, BLOCK), block: BLOCK, shared: s.shared_bytes }),

@@ -57,13 +57,12 @@ export function multiplyWide(
   shape: Sizes,
   out: number,
   { alpha, eps, came, ...added }: Added = nothing,
-  to = nowhere,
 ): void {
   const { size, order, scratch, launch } = planQuantWide(shape, type, gpu.multiprocessors, added.glu !== 0);
   const { rows, n, k } = shape;
   inOrder(gpu, dtype, x, shape, { alpha, eps, came }, order, scratch, (ordered, parts) =>
     gpu.launch(`quant_wide${size}_${quantName(type)}`, {
-      ...{ ...ordered, w, out, parts, counters: gpu.counters, n, k, batch: rows, ...to },
+      ...{ ...ordered, w, out, parts, counters: gpu.counters, n, k, batch: rows },
       ...{ ...added, dtype: quantOutput[dtype]!, ...launch },
     }),
   );
@@ -111,8 +110,7 @@ export function wideLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const shape = { rows, n, k };
   const came = orderedAs(x, shape, type, p.norm);
   const width = p.glu ? n / 2 : n;
-  const brings = map !== 0 || (!p.glu && planQuantWide(shape, type, gpu.multiprocessors).isCut);
-  return filledInOrder(gpu, dtype, { rows, k: width }, brings ? p.next : null, (out, to) =>
+  return filledInOrder(gpu, dtype, { rows, k: width }, map ? p.next : null, (out, to) =>
     alignedRows(gpu, x, (from) =>
       alignedBlocks(gpu, w, (weights) =>
         alignedRows(gpu, p.norm?.weight ?? null, (alpha) =>
@@ -121,7 +119,7 @@ export function wideLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
               gpu.fenceWeights(w.storage);
               const added = { alpha, eps, came, bias, residual, glu };
               if (flow && map) multiplyFlow(gpu, flow, dtype, from, { w: weights, map }, shape, out, added, to);
-              else multiplyWide(gpu, type, dtype, from, weights, shape, out, added, to);
+              else multiplyWide(gpu, type, dtype, from, weights, shape, out, added);
             }),
           ),
         ),
