@@ -23,6 +23,16 @@ GPU_FN u32 ordered_from(u32 at, u32 order) {
   return order == QUANT_ORDER_ANY ? step * 16 + 4 * t + 2 * second + i : piece_from(step / 2, t, step % 2 * 2 + i, order) + second;
 }
 
+// The place of an element.
+GPU_FN u32 ordered_to(u32 element, u32 order) {
+  if (order == QUANT_ORDER_ANY) return element / 16 * 16 + element % 4 / 2 * 8 + element % 16 / 4 * 2 + element % 2;
+  const u32 t = element / 64, block = element / 32 % 2, lower = order == QUANT_ORDER_q4_0, count = lower ? 16 : 32;
+  // The words of the first block begin two elements before it, and end with its last two.
+  const u32 at = (element + (block ? 0 : 2)) % count, word = at / 4, i = at % 4 / 2 ^ (block || word ? 0 : 1);
+  const u32 step = block * 8 + (lower ? 2 * word + element / 16 % 2 : word);
+  return step * 16 + element % 2 * 8 + 2 * t + i;
+}
+
 // Where x goes in order, beside where it goes as it is: the form of quant-wide.h for up to 64 rows of f16, which are not lifted. `width`
 // elements to a row, a multiple of PIECE. Where a norm comes between, elements are multiplied with its
 // weights `alpha`, and with `lower`, the power of two that leaves none of those above 1; the squares of a row follow from those
