@@ -352,10 +352,11 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
     Vec<T, 4> y;
     UNROLL for (int e = 0; e < 4; e++) y.v[e] = narrow<T>(x[e] * by);
     *(Vec<T, 4>*)(a.out + at * D + col) = y;
-    if (D != 128 || !Ordered || !a.next.to) continue;
-    Vec<u16, 4> bits;
-    UNROLL for (int e = 0; e < 4; e++) bits.v[e] = y.v[e].bits;
-    a.next.put128(bits, Vec<u16, 4>{}, place / a.kv_heads, (first_head + h) * D);
+    if constexpr (D == 128 && Ordered) {
+      Vec<u16, 4> bits;
+      UNROLL for (int e = 0; e < 4; e++) bits.v[e] = y.v[e].bits;
+      if (a.next.to) a.next.put128(bits, Vec<u16, 4>{}, place / a.kv_heads, (first_head + h) * D);
+    }
   }
   if (parts == 1 || !ends_last((u32*)shared, a.counters + place, parts)) return;
   Attention<T> all{};

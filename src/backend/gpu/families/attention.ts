@@ -17,7 +17,7 @@ import {
 } from "../attention-plan.ts";
 import { planDefines } from "../paged-plan.ts";
 import { blocks, family, perThread, quantFloats } from "./family.ts";
-import { quantOrders } from "./quant-wide.ts";
+import { xOrders } from "./quant-wide.ts";
 
 const operands = "q* k* v* mask* sinks* lengths* tables* out*";
 const sizes =
@@ -74,7 +74,7 @@ export const attention = [
     apart: ["step", "D"],
     args: "q* k* v* cos* sin* q_norm* k_norm* sinks* lengths* padding* out* ordered* k_cache* v_cache* scratch* counters* batch heads kv_heads capacity q_row k_row v_row cache_b cache_h window eps:f64 scale:f64 interleaved:u32 splits:u32 order:u32",
     plan: "threads blocks shared_bytes",
-    defines: (arch) => ({ ...stepDefines(arch), ...quantOrders }),
+    defines: (arch) => ({ ...stepDefines(arch), ...xOrders }),
     launch: (s) => ({ ...blocks(s.blocks, 1, s.threads), shared: s.shared_bytes }),
   }),
   family({

@@ -1,7 +1,7 @@
 /** Linear layers of up to 16 rows of halves with quantized weights whose rows are whole pieces of 256, as decoding several texts at once has them. */
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { MAX_COUNTERS, sharedBudget } from "../attention-plan.ts";
-import { blocks, family, gridFor } from "./family.ts";
+import { family, gridFor } from "./family.ts";
 import { productDefines } from "./product.ts";
 import { planOrder, QUANT_ORDER_BLOCK, type QuantOrderPlan, quantOrders } from "./quant-wide.ts";
 import { streamDefines } from "./quantized.ts";
@@ -115,7 +115,8 @@ export const quantEven = [
     pattern: "even_order_{T}",
     over: { T: ["bf16", "f16"] },
     args: "x* alpha* out* rows:u32 k:u32 order:u32 eps:f64",
+    plan: "threads",
     defines,
-    launch: (s) => blocks(Math.ceil(s.rows / 8) * 8, 1, s.k / 8),
+    launch: (s) => ({ grid: gridFor(Math.ceil(s.rows / 8) * 8, s.threads), block: s.threads, shared: 0 }),
   }),
 ] as const;

@@ -3,7 +3,7 @@ import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { sharedBudget } from "../attention-plan.ts";
 import { family, gridFor } from "./family.ts";
 import { productDefines } from "./product.ts";
-import { planOrder, type QuantOrderPlan, quantOrders } from "./quant-wide.ts";
+import { planOrder, type QuantOrderPlan, xOrders } from "./quant-wide.ts";
 import { streamDefines } from "./quantized.ts";
 
 /** Rows of weights that a block multiplies, by two threads each; four warps more bring them and x. */
@@ -93,7 +93,7 @@ export const quantFlow = [
     plan: "blocks shared_bytes",
     defines: {
       ...{ ...streamDefines, ...productDefines, QUANT_FLOW_LINES, QUANT_FLOW_THREADS, QUANT_FLOW_SHARED },
-      ...quantOrders,
+      ...xOrders,
     },
     launch: (s) => ({ grid: gridFor(s.blocks, QUANT_FLOW_THREADS), block: QUANT_FLOW_THREADS, shared: s.shared_bytes }),
   }),

@@ -36,9 +36,9 @@ export const QUANT_WIDE_FEW = sizes._64;
 
 /** The order of x that goes with weights of a type, by number (kernels/quant-slices.h); those of some types are taken as words, in rows of whole chunks. */
 const orders = { any: 0, Q8_0: 1, Q4_0: 2 } as const;
-export const quantOrders = {
-  ...{ QUANT_ORDER_ANY: orders.any, QUANT_ORDER_q8_0: orders.Q8_0, QUANT_ORDER_q4_0: orders.Q4_0 },
-};
+/** What kernels/x-order.h tells orders apart by, and what weights are taken by. */
+export const xOrders = { QUANT_ORDER_ANY: orders.any, QUANT_ORDER_q4_0: orders.Q4_0 };
+export const quantOrders = { ...xOrders, QUANT_ORDER_q8_0: orders.Q8_0 };
 const byWords = (type: QuantType): type is "Q8_0" | "Q4_0" => type in orders;
 export const orderOf = (type: QuantType): number => (byWords(type) ? orders[type] : orders.any);
 /** Whether rows of weights of a type have a length for these kernels. */

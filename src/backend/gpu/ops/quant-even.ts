@@ -26,7 +26,7 @@ export function multiplyEven(
   const bytes = came ? 0 : order.bytes;
   gpu.temporary(bytes + 4 * scratch, (room) => {
     const given = { x, alpha, out: room, rows, k, eps };
-    if (!came && hasEvenOrder(k)) gpu.launch(`even_order_${dtype}`, { ...given, order: order.order });
+    if (!came && hasEvenOrder(k)) gpu.launch(`even_order_${dtype}`, { ...given, order: order.order, threads: k / 8 });
     else if (!came) gpu.launch(`quant_order_${dtype}`, { ...given, ...order });
     gpu.launch(kernel, {
       ...{
