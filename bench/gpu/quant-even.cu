@@ -5,35 +5,13 @@
 //   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-even quant-blocks linear quant-matvec) -DTYPE=q4_0 -DGPU_ONLY -DGPU_ONLY_q4_0 -DGPU_ONLY_f32 -DGPU_ONLY_bf16 bench/gpu/quant-even.cu -o quant-even
 //
 // Weights are rotated through copies, so that the cache serves none of them; 28672 rows of them have a gate.
-#include "bench.h"
+#include "boxes.h"
 #include "quant-blocks.hip"
 #include "quant-even.hip"
 
-#include <cuda.h>
-
-#define JOIN_(a, b, c) a##b##c
-#define JOIN(a, b, c) JOIN_(a, b, c)
-#define TEXT_(x) #x
-#define TEXT(x) TEXT_(x)
 typedef TYPE Q;
 constexpr u32 DEPTH = 256, LINES = 16, BYTES = DEPTH / Q::Elements * Q::Bytes, STEP = 61;
 
-// The map of boxes of a matrix, as src/backend/gpu/cuda/box-map.ts makes it.
-static CUtensorMap map_of(const u8* w, size_t n, size_t k, u32 halves) {
-  static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  if (!encode) CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void**)&encode, 12000, cudaEnableDefault, &found));
-  const size_t row = k / DEPTH * BYTES;
-  const cuuint64_t sizes[4] = {BYTES / 4, n / halves, halves, k / DEPTH}, strides[3] = {row, n / halves * row, BYTES};
-  const cuuint32_t box[4] = {BYTES / 4, LINES / halves, halves, 1}, steps[4] = {1, 1, 1, 1};
-  CUtensorMap map;
-  if (encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, (void*)w, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)) {
-    printf("no map\n");
-    exit(1);
-  }
-  return map;
-}
 // x in order with its bits as they are.
 static __global__ void order_bits(const bf16* x, u16* out, u32 rows, u32 k, u32 order) {
   const u32 i = blockIdx.x * blockDim.x + threadIdx.x, row = i / k, column = i % k;
@@ -48,15 +26,6 @@ static __global__ void compare(const bf16* y, const f32* w, const bf16* x, size_
   const double difference = (double)widen(y[row * n + line]) - sum;
   atomicAdd(sums, difference * difference);
   atomicAdd(sums + 1, sum * sum);
-}
-template <class K, class... A> static void early(cudaStream_t stream, K kernel, u32 grid, u32 threads, u32 bytes, A... args) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(grid), config.blockDim = dim3(threads), config.dynamicSmemBytes = bytes, config.stream = stream;
-  cudaLaunchAttribute leave{};
-  leave.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  leave.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &leave, config.numAttrs = 1;
-  CHECK(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
 enum Way { ORDERED, LIFTED, BEHIND, NORMED, WAYS };
@@ -109,7 +78,7 @@ int main() {
         fill_scales<<<(unsigned)(blocks / 256 + 1), 256>>>(w[c], blocks, Q::Bytes, 0);
       }
       // The last is of the first without a gate.
-      const CUtensorMap map = map_of(w[c % copies], n, k, s.glu && c < copies ? 2 : 1);
+      const CUtensorMap map = map_of(w[c % copies], n, k / DEPTH, BYTES, s.glu && c < copies ? 2 : 1, LINES);
       CHECK(cudaMemcpy(maps + c, &map, sizeof map, cudaMemcpyHostToDevice));
     }
     f32* const dense = device<f32>(n * k);
@@ -164,7 +133,7 @@ int main() {
     w[i] = device<u8>(size);
     fill_bytes<<<4096, 256>>>(w[i], size, 17u * i + 3);
     fill_scales<<<(unsigned)(blocks / 256 + 1), 256>>>(w[i], blocks, Q::Bytes, 0);
-    const CUtensorMap map = map_of(w[i], s.n, s.k, s.glu ? 2 : 1);
+    const CUtensorMap map = map_of(w[i], s.n, s.k / DEPTH, BYTES, s.glu ? 2 : 1, LINES);
     CHECK(cudaMemcpy(maps + i, &map, sizeof map, cudaMemcpyHostToDevice));
   }
   // As models in f16 have them, and in bf16.

@@ -4,15 +4,10 @@
 //   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-wide quant-tiles quant-blocks linear quant-matvec) -DTYPE=q4_0 -DGPU_ONLY -DGPU_ONLY_q4_0 -DGPU_ONLY_bf16 -DGPU_ONLY_f32 bench/gpu/quant-tiles.cu -o quant-tiles
 //
 // Weights are rotated through copies, so that the cache serves none of them; 28672 rows of them have a gate, 4096 a residual.
-#include "bench.h"
+#include "boxes.h"
 #include "quant-blocks.hip"
 #include "quant-wide.hip"
 #include "quant-tiles.hip"
-#include <cuda.h>
-#define JOIN_(a, b, c) a##b##c
-#define JOIN(a, b, c) JOIN_(a, b, c)
-#define TEXT_(x) #x
-#define TEXT(x) TEXT_(x)
 typedef TYPE Q;
 // Results of some rows and what dequantized weights give, a thread each: {Σ difference², Σ wanted²}.
 static __global__ void compare(const bf16* y, const f32* w, const bf16* x, const bf16* residual, size_t from, size_t rows, size_t columns, size_t k, bool gate, double* sums) {
@@ -27,29 +22,6 @@ static __global__ void compare(const bf16* y, const f32* w, const bf16* x, const
   const double difference = (double)widen(y[row * columns + column]) - wanted;
   atomicAdd(sums, difference * difference);
   atomicAdd(sums + 1, wanted * wanted);
-}
-// With the leave to begin before the kernel before it ends.
-template <class K, class... A> static void early(cudaStream_t stream, K kernel, u32 grid, u32 threads, u32 bytes, A... args) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(grid), config.blockDim = dim3(threads), config.dynamicSmemBytes = bytes, config.stream = stream;
-  cudaLaunchAttribute leave{};
-  leave.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  leave.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &leave, config.numAttrs = 1;
-  CHECK(cudaLaunchKernelEx(&config, kernel, args...));
-}
-typedef CUresult (*Encode)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                           CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-static Encode encode;
-// As src/backend/gpu/cuda/box-map.ts makes it.
-static CUtensorMap map_of(const u8* w, size_t n, size_t pieces, u32 piece, u32 halves, u32 lines) {
-  CUtensorMap map;
-  const cuuint64_t row = pieces * piece, sizes[4] = {piece / 4, n / halves, halves, pieces}, strides[3] = {row, n / halves * row, piece};
-  const cuuint32_t box[4] = {piece / 4, lines / halves, halves, 1}, steps[4] = {1, 1, 1, 1};
-  const CUresult r = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, (void*)w, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                            CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (r) printf("encode: %d\n", (int)r), exit(1);
-  return map;
 }
 // As planShares of src/backend/gpu/families/quant-wide.ts.
 struct Plan {
@@ -72,10 +44,6 @@ static Plan plan_of(u32 tiles, u32 chunks, u32 wanted) {
   return best;
 }
 int main(int argc, char** argv) {
-  void* entry;
-  cudaDriverEntryPointQueryResult result;
-  CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result));
-  encode = (Encode)entry;
   double* sums = device<double>(2);
   const std::string name = TEXT(TYPE);
   int sms;
