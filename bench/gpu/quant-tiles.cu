@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
                 counters, n, k, (u32)rows, glu, p.alone, p.sharers, (u32)DTYPE_bf16);
         else
           early(stream, wide, p.blocks, 256, wide_bytes, (const void*)ordered, (const u8*)w[c], (const void*)nullptr, (const void*)residual, (void*)y, parts, counters, n, k, (u32)rows, glu, p.alone,
-                p.sharers, (u32)DTYPE_bf16);
+                p.sharers, (u32)DTYPE_bf16, 0u, 1.0, 0.0);
       };
       printf("%s %5zu x %5zu, %4zu rows:", TEXT(TYPE), n, k, rows);
       for (bool boxed : {false, true}) {
