@@ -7,7 +7,7 @@ import type { Storage } from "../../storage.ts";
 import { hasEvenOrder, planQuantEven, type QuantEvenPlan } from "../families/quant-even.ts";
 import { gluNumbers, quantOutput } from "../families/quantized.ts";
 import { at, type Gpu } from "../gpu.ts";
-import { type Added, nothing, type Sizes } from "./quant-wide.ts";
+import { type Added, mapOf, nothing, type Sizes } from "./quant-wide.ts";
 import { alignedRows } from "./quantized.ts";
 import { filledInOrder, nowhere, orderedAs } from "./x-order.ts";
 
@@ -57,11 +57,9 @@ export function evenLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const came = p.norm ? null : orderedAs(x, shape, type, null);
   const isLifted = came !== null && dtype === "bf16";
   const plan = rows === 0 || n === 0 || k === 0 ? null : planQuantEven(shape, type, gpu.multiprocessors, isLifted);
-  if (!plan || at(w) % 16 !== 0) return null;
-  const { lines, ...pieces } = plan.boxes;
   const halves = p.glu ? 2 : 1;
-  const map = gpu.boxMap(w.storage, { at: at(w), rows: n, halves, ...pieces, boxRows: lines / halves, boxPieces: 1 });
-  if (!map) return null;
+  const map = plan ? mapOf(gpu, w, plan.boxes, halves) : 0;
+  if (!plan || !map) return null;
   const [glu, eps] = [p.glu ? gluNumbers[p.glu] : 0, p.norm?.eps ?? 0];
   return filledInOrder(gpu, dtype, { rows, k: n / halves }, p.next, (out, to) =>
     alignedRows(gpu, x, (from) =>
