@@ -1,10 +1,11 @@
 // A model with random weights, of a shape in shapes.mjs (Llama 3.2 1B's where none is named), generating on one device:
 //   node bench/gpu/llama.mjs DEVICE [--shape 8b|qwen3-30b-a3b|…] [--dist PATH] [--json FILE] [--only bf16,Q8_0,…]
-//     [--sequences 1,2,…] [--prompt ROWS] [--profile] [--tiny]
+//     [--dtype f16] [--sequences 1,2,…] [--prompt ROWS] [--profile] [--tiny]
 // Decode rates are what a user of generate() sees, from the 16th token to the last; `share` is that of the limit set by
 // reading the weights once per token, of experts those that it goes through, at the copy rate measured first. --profile
-// adds the time per kernel of a step; "speculation" among --only adds generation by guesses, --prompt a prompt by
-// weights of every type.
+// adds the time per kernel of a step; --dtype is what quantized models compute in (bf16 where it is not given, f16 where
+// `wick bench` reads a GGUF file); "speculation" among --only adds generation by guesses, --prompt a prompt by weights of
+// every type.
 import { writeFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -60,8 +61,9 @@ const sizes = tiny
 const modules = { Tensor, QTensor, Matrices, Stack, quantTypes };
 
 async function withModel(type, run) {
-  const weights = randomWeights(modules, device, shape, type);
-  const transformer = await Transformer.load(config, weights, device, "bf16");
+  const dtype = (type && option("--dtype")) ?? "bf16";
+  const weights = randomWeights(modules, device, shape, type, dtype);
+  const transformer = await Transformer.load(config, weights, device, dtype);
   const model = new Model(transformer, null, null);
   await device.synchronize();
   await run(model, weights.bytes);

@@ -1,9 +1,18 @@
-// Weights for benches, made on the device: random ones in bf16, or a quantized slab of random ones over and over.
+// Weights for benches, made on the device: random ones in `dtype`, or a quantized slab of random ones over and over.
 
-/** `parts` are the modules of a build; `type` is null for bf16. MXFP4 is for experts alone, as files have it. */
-export function randomWeights({ Tensor, QTensor, Matrices, Stack, quantTypes }, device, { config, biased }, type) {
+/**
+ * `parts` are the modules of a build; `type` is null for weights that are not quantized. MXFP4 is for experts alone, as
+ * files have it.
+ */
+export function randomWeights(
+  { Tensor, QTensor, Matrices, Stack, quantTypes },
+  device,
+  { config, biased },
+  type,
+  dtype = "bf16",
+) {
   const slabs = new Map();
-  const options = { dtype: "bf16", device };
+  const options = { dtype, device };
 
   function slabOf(own, columns) {
     const key = `${own} ${columns}`;
@@ -48,7 +57,7 @@ export function randomWeights({ Tensor, QTensor, Matrices, Stack, quantTypes }, 
       const shape = [count, rows, inputs];
       const weight = own ? QTensor.fromBlocks(flat.blocks, shape, own).keep() : flat.reshape(shape).keep();
       const bias = biased && !ofHeads ? this.#own(Tensor.zeros([count, rows], options)) : null;
-      const made = new Stack(weight, bias, "bf16");
+      const made = new Stack(weight, bias, dtype);
       this.owned.push(weight, made);
       return made;
     }
@@ -65,7 +74,7 @@ export function randomWeights({ Tensor, QTensor, Matrices, Stack, quantTypes }, 
       const own = type === "MXFP4" ? null : this.#typeFor(width);
       // A step reads one row of a table that is not the head as well.
       const table = this.#matrix(rows, width, own, config.tiedEmbeddings ? 1 : 0);
-      const lookup = own ? (ids) => table.rows(ids, "bf16") : (ids) => table.indexSelect(ids, 0);
+      const lookup = own ? (ids) => table.rows(ids, dtype) : (ids) => table.indexSelect(ids, 0);
       return { lookup, head: own ? Matrices.quantized(table, null, [rows]) : Matrices.plain(table, null, [rows]) };
     }
 
