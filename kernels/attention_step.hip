@@ -16,6 +16,7 @@
 // attention_decode.hip, but a part is for STEP_WAVES · 16 keys, and up to twice as many are one: to join parts takes as long.
 // Traffic: the cache once.
 #include "attention-parts.h"
+#include "gpu/uniform.h"
 #include "gpu/warpgroup.h"
 #include "head-norm.h"
 #include "turn.h"
@@ -42,6 +43,8 @@ template <int D> struct StepPlan {
   static constexpr int HEADS = 8, KEYS = 16, PAIRS = D / 64, Q_PITCH = 2 * D + 32, PITCH = D + 2;
   // In elements: where the new key and value begin behind the queries, and all of them.
   static constexpr int NEWEST = HEADS * Q_PITCH, SHARED = NEWEST + 2 * D;
+  // Floats that a wave leaves.
+  GPU_FN u32 left(u32 heads) { return heads * (PITCH + 2); }
 };
 
 #if GPU_TILE == TILE_MMA
@@ -75,6 +78,31 @@ template <class T, int D> struct CacheTile {
       if ((i32)key(i) >= newest) UNROLL for (int s = 0; s < D / 32; s++) k[i][s] = *(const Words4*)(new_key + 32 * s + lane_id() % 4 * 8);
     UNROLL for (int i = 0; i < 4; i++)
       if ((i32)value(i) >= newest) UNROLL for (int h = 0; h < D / 64; h++) v[i][h] = *(const Words4*)(new_value + 64 * h + lane_id() / 4 * 8);
+  }
+};
+
+// 16 keys and values on their way to shared memory, values first, without a register for them. Pieces of 16 bytes are mixed so that those
+// that a product reads at once are in different banks.
+template <class T, int D> struct StagedTile {
+  static constexpr u32 ELEMENTS = 2 * StepPlan<D>::KEYS * D;
+  GPU_FN u32 key_place(u32 row, u32 piece) { return (StepPlan<D>::KEYS + row) * D + (piece ^ row % 2 * 4) * 8; }
+  GPU_FN u32 value_place(u32 row, u32 piece) { return row * D + (piece ^ row / 2 % 4 * 2) * 8; }
+  // `count` rows from `from` on, and zeros behind them.
+  template <class Place> GPU_FN void load(T* staged, const T* from, i32 count, Place place) {
+    UNROLL for (u32 i = 0; i < StepPlan<D>::KEYS * D / 256; i++) {
+      const u32 at = (i * 32 + lane_id()) * 8, row = at / D;
+      copy16_async(staged + place(row, at % D / 8), from + at, (i32)row < count, true);
+    }
+  }
+  GPU_FN void load_keys(T* staged, const T* from, i32 count) { load(staged, from, count, [](u32 row, u32 piece) { return key_place(row, piece); }); }
+  GPU_FN void load_values(T* staged, const T* from, i32 count) { load(staged, from, count, [](u32 row, u32 piece) { return value_place(row, piece); }); }
+  // Row `row` of the newest, from shared memory.
+  GPU_FN void put_newest(T* staged, const T* new_key, const T* new_value, u32 row) {
+    for (u32 piece = lane_id(); piece < D / 4; piece += 32) {
+      const bool is_key = piece < D / 8;
+      const u32 own = is_key ? piece : piece - D / 8;
+      *(Words4*)(staged + (is_key ? key_place(row, own) : value_place(row, own))) = *(const Words4*)((is_key ? new_key : new_value) + own * 8);
+    }
   }
 };
 
@@ -178,9 +206,66 @@ template <class T, int D> struct StepSums {
       }
     }
   }
-  // To shared memory: (HEADS, D) results, PITCH apart, and of each head {top, sum}.
-  GPU_METHOD void leave(f32* results, f32* pairs, u32 heads) {
+  // The same of a tile and the one behind it, which is staged (StagedTile): its first `end` keys count, of both together. `between` is
+  // called when all keys are done with, and all lanes have read theirs.
+  template <class Between> GPU_METHOD void add_pair(const CacheTile<T, D>& tile, const T* staged, const T* queries, f32 c, i32 end, bool first, Between between) {
+    const u32 t = lane_id() % 4, g = lane_id() / 4;
+    f32 s[2][2][4] = {};
+    UNROLL for (int i = 0; i < D / 32; i++) {
+      Words4 k[2];
+      UNROLL for (int n = 0; n < 2; n++) k[n] = *(const Words4*)(staged + StagedTile<T, D>::key_place(CacheTile<T, D>::key(n), 4 * i + t));
+      UNROLL for (int half = 0; half < 2; half++) {
+        const Words4 left = *(const Words4*)(queries + 64 * i + 8 * half);
+        UNROLL for (int n = 0; n < 2; n++) {
+          mma_m16n8k16(T{}, s[0][n], left.v, tile.k[n][i].v + 2 * half);
+          mma_m16n8k16(T{}, s[1][n], left.v, k[n].v + 2 * half);
+        }
+      }
+    }
+    f32 p[2][2][2], most = top;
+    UNROLL for (int w = 0; w < 2; w++) UNROLL for (int n = 0; n < 2; n++) UNROLL for (int e = 0; e < 2; e++) {
+      p[w][n][e] = 16 * w + 8 * n + (i32)t * 2 + e < end ? s[w][n][e] * c : Limits<f32>::lowest();
+      most = max_fast(most, p[w][n][e]);
+    }
+    most = max_fast(most, shfl_xor(most, 1));
+    most = max_fast(most, shfl_xor(most, 2));
+    const f32 shift = most == Limits<f32>::lowest() ? 0 : most, fix = approx_exp2(top - shift);
+    top = most;
+    f32 added = 0;
+    u32 right[2][2];
+    UNROLL for (int w = 0; w < 2; w++) UNROLL for (int n = 0; n < 2; n++) {
+      UNROLL for (int e = 0; e < 2; e++) {
+        p[w][n][e] = approx_exp2(p[w][n][e] - shift);
+        added += p[w][n][e];
+      }
+      right[w][n] = pack2(T{}, p[w][n][0], p[w][n][1]);
+    }
+    wave_sync();
+    between();
+    sum = first ? added : m_fma(sum, fix, added);
+    if (!first) {
+      const f32 own[2] = {shfl(fix, 8 * t), shfl(fix, 8 * t + 4)};
+      UNROLL for (int i = 0; i < D / 16; i++) UNROLL for (int e = 0; e < 4; e++) o[i][e] *= own[e % 2];
+    }
+    UNROLL for (int h = 0; h < D / 64; h++) {
+      Words4 v[4];
+      UNROLL for (int i = 0; i < 4; i++) v[i] = *(const Words4*)(staged + StagedTile<T, D>::value_place(CacheTile<T, D>::value(i), 8 * h + g));
+      UNROLL for (int j = 0; j < 4; j++) UNROLL for (int w = 0; w < 2; w++) {
+        u32 left[4];
+        UNROLL for (int pair = 0; pair < 2; pair++) {
+          const u32 one = w ? v[2 * pair].v[j] : tile.v[2 * pair][h].v[j], other = w ? v[2 * pair + 1].v[j] : tile.v[2 * pair + 1][h].v[j];
+          left[2 * pair] = (u32)(u16)one | (u32)(u16)other << 16;
+          left[2 * pair + 1] = one >> 16 | other >> 16 << 16;
+        }
+        mma_m16n8k16(T{}, o[4 * h + j], left, right[w]);
+      }
+    }
+    wave_sync();
+  }
+  // To shared memory: (HEADS, D) results, PITCH apart, and behind them of each head {top, sum}.
+  GPU_METHOD void leave(f32* results, u32 heads) {
     const u32 g = lane_id() / 4, t = lane_id() % 4;
+    f32* const pairs = results + heads * StepPlan<D>::PITCH;
     UNROLL for (u32 mask = 1; mask < 4; mask *= 2) sum += shfl_xor(sum, mask);
     if (t == 0 && g < heads) *(Vec<f32, 2>*)(pairs + 2 * g) = Vec<f32, 2>{{top, sum}};
     UNROLL for (int i = 0; i < D / 16; i++) UNROLL for (u32 e = 0; e < 2; e++)
@@ -231,22 +316,21 @@ template <class T, int D> GPU_FN void store_query(T* to, const typename HeadPair
   }
 }
 
-// A kv head of one sequence, `place` among all of them: its keys in tiles of 16, of which the last has the newest.
+// A kv head of one sequence, `place` among all of them: its keys in pairs of tiles, of which the last has the newest.
 template <class T, int D> struct StepItem {
+  static constexpr u32 KEYS = 2 * StepPlan<D>::KEYS;
   u32 place;
   i32 length;
-  u32 tiles;
-  GPU_METHOD StepItem(const Stepping<T>& a, u32 item, i32 keys) : place(item), length(keys) {
-    tiles = (u32)(length - first(a) + StepPlan<D>::KEYS - 1) / StepPlan<D>::KEYS;
-  }
+  u32 pairs;
+  GPU_METHOD StepItem(const Stepping<T>& a, u32 item, i32 keys) : place(item), length(keys) { pairs = (u32)(length - first(a) + KEYS - 1) / KEYS; }
   GPU_METHOD size_t line(const Stepping<T>& a) const {
     const u32 b = place / a.kv_heads;
     return b * a.cache_b + (place - b * a.kv_heads) * a.cache_h;
   }
   GPU_METHOD i32 first(const Stepping<T>& a) const { return a.window && (i32)a.window < length ? length - (i32)a.window : 0; }
-  // Of a tile: its first key, and how many keys of the cache it has, without the newest.
-  GPU_METHOD i32 first_of(const Stepping<T>& a, u32 tile) const { return first(a) + (i32)tile * StepPlan<D>::KEYS; }
-  GPU_METHOD i32 cached(const Stepping<T>& a, u32 tile) const { return tile < tiles ? length - 1 - first_of(a, tile) : 0; }
+  // Of a pair: its first key, and how many keys of the cache there are from there on, without the newest, or −1 where there is no such pair.
+  GPU_METHOD i32 first_of(const Stepping<T>& a, u32 pair) const { return first(a) + (i32)(pair * KEYS); }
+  GPU_METHOD i32 cached(const Stepping<T>& a, u32 pair) const { return pair < pairs ? length - 1 - first_of(a, pair) : -1; }
 };
 
 // Heads from the projections to where the unit reads them, a wave each: those of queries, then key and value.
@@ -282,27 +366,45 @@ template <class T, int D> struct StepHeads {
 };
 
 // Heads of the item to come, by way of `stage`, with their angles behind them: for what comes to registers a wave would wait as long as
-// for its keys.
+// for its keys, and so it would for copies of its own. `there` is up when both have come, in turns.
 template <class T, int D, int Waves> struct StagedHeads {
   typedef StepHeads<T, D> Heads;
   typedef typename Heads::Head Head;
   const Heads all;
   T* const stage;
+  Signal* const there;
   const u32 wave;
 
+  GPU_METHOD void open() const {
+    if (!BULK_COPIES) return;
+    if (lane_id() == 0) make_signal(there, 2);
+    signals_made();
+    wave_sync();
+  }
+  GPU_METHOD void bring(T* to, const T* from, const T* other, u32 elements) const {
+    if (BULK_COPIES) {
+      if (!one_lane()) return;
+      expect_bytes(there, (other ? 4 : 2) * elements);
+      copy_bulk((u32*)to, from, 2 * elements, there);
+      if (other) copy_bulk((u32*)(to + elements), other, 2 * elements, there);
+      return;
+    }
+    const u32 pieces = elements / 8;
+    copy16_async(to + lane_id() * 8, lane_id() < pieces ? from + lane_id() * 8 : other + (lane_id() - pieces) * 8, true, lane_id() < (other ? 2 : 1) * pieces);
+  }
+  GPU_METHOD bool has_row() const { return wave < all.heads + 2; }
   GPU_METHOD void bring_angles(i32 position) const {
-    constexpr u32 PIECES = D / 16;
-    const T* const from = (lane_id() < PIECES ? all.a.cos : all.a.sin) + all.angles(position) + lane_id() % PIECES * 8;
-    copy16_async(stage + D + lane_id() * 8, from, true, lane_id() < 2 * PIECES);
+    if (has_row()) bring(stage + D, all.a.cos + all.angles(position), all.a.sin + all.angles(position), D / 2);
   }
   GPU_METHOD void bring_row(u32 place) const {
-    const bool wanted = wave < all.heads + 2 && lane_id() < D / 8;
-    copy16_async(stage + lane_id() * 8, wanted ? all.row(place, wave) + lane_id() * 8 : all.a.q, true, wanted);
+    if (has_row()) bring(stage, all.row(place, wave), nullptr, D);
   }
   // What has come, and where there are fewer waves than heads the others.
-  GPU_METHOD void place(const StepItem<T, D>& item, T* queries) const {
-    copies_wait();
+  GPU_METHOD void place(const StepItem<T, D>& item, T* queries, u32 phase) const {
+    if (!BULK_COPIES) copies_wait();
+    else if (has_row()) await_signal(there, phase);
     wave_sync();
+    if (!has_row()) return;
     typedef typename Heads::Side Side;
     const Side cos = ((const Side*)(stage + D))[lane_id()], sin = ((const Side*)(stage + D + D / 2))[lane_id()];
     const size_t line = item.line(all.a);
@@ -314,12 +416,12 @@ template <class T, int D, int Waves> struct StagedHeads {
   }
 };
 
-// What the waves of a block leave, as one: the result, or part `split` of it. Code for an order makes that without longer.
+// What the waves of a block leave, `stride` floats apart, as one: the result, or part `split` of it. Code for an order makes that without longer.
 template <class T, int D, int Waves, bool Ordered>
-GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u32 parts, const f32* results) {
+GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u32 parts, const f32* results, u32 stride) {
   typedef StepPlan<D> P;
   const u32 heads = a.heads / a.kv_heads, first_row = place * heads, first_head = first_row % a.heads;
-  const f32* const pairs = results + Waves * heads * P::PITCH;
+  const f32* const pairs = results + heads * P::PITCH;
   f32* const scratch_pairs = a.scratch + (size_t)a.batch * a.heads * a.splits * D;
   // Four columns to a thread: of heads of 128 a wave has one.
   for (u32 i = tid_x(); i < heads * (D / 4); i += bdim_x()) {
@@ -328,13 +430,13 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
     f32 top = Limits<f32>::lowest(), total = 0, x[4] = {};
     Vec<f32, 2> pair[Waves];
     UNROLL for (int w = 0; w < Waves; w++) {
-      pair[w] = *(const Vec<f32, 2>*)(pairs + (w * heads + h) * 2);
+      pair[w] = *(const Vec<f32, 2>*)(pairs + w * stride + h * 2);
       top = max_fast(top, pair[w].v[0]);
     }
     const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
     UNROLL for (int w = 0; w < Waves; w++) {
       const f32 counts = approx_exp2(pair[w].v[0] - shift);
-      const f32* const part = results + (w * heads + h) * P::PITCH + col;
+      const f32* const part = results + w * stride + h * P::PITCH + col;
       const Vec<f32, 2> two[2] = {*(const Vec<f32, 2>*)part, *(const Vec<f32, 2>*)(part + 2)};
       total = m_fma(pair[w].v[1], counts, total);
       UNROLL for (int e = 0; e < 4; e++) x[e] = m_fma(two[e / 2].v[e % 2], counts, x[e]);
@@ -447,107 +549,122 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
     });
     if (cached(next) > 0) tile.load_values(values + first_of(next) * D, cached(next));
   }
-  sums.leave(results + wave * heads * P::PITCH, results + Waves * heads * P::PITCH + wave * heads * 2, heads);
+  const u32 stride = P::left(heads);
+  sums.leave(results + wave * stride, heads);
   barrier();
-  if (a.next.to) join_waves<T, D, Waves, true>(shared, a, place, split, parts, results);
-  else join_waves<T, D, Waves, false>(shared, a, place, split, parts, results);
+  if (a.next.to) join_waves<T, D, Waves, true>(shared, a, place, split, parts, results, stride);
+  else join_waves<T, D, Waves, false>(shared, a, place, split, parts, results, stride);
 }
 
-// The same of several kv heads, one after the other.
+// The same of several kv heads, one after the other. A wave has two tiles at a time, one in registers and the one behind it in shared
+// memory. A block that has one kv head takes so little of both that it stands beside one of the product before, while which its keys come.
 template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, const Stepping<T>& a) {
   typedef StepPlan<D> P;
   typedef StepItem<T, D> Item;
-  const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads, places = a.batch * a.kv_heads, step = gdim_x();
-  // What waves share of an item, and what they leave of it: while some join one, others are at the next.
-  const auto queries_of = [&](u32 turn) { return shared + Waves * 2 * D + turn * (P::SHARED + Waves * heads * 2 * (P::PITCH + 2)); };
-  const auto results_of = [&](u32 turn) { return (f32*)(queries_of(turn) + P::SHARED); };
-  const StagedHeads<T, D, Waves> head{StepHeads<T, D>{a, heads}, shared + wave * 2 * D, wave};
+  typedef StagedTile<T, D> Staged;
+  const u32 wave = uniform(tid_x() / 32), heads = uniform(a.heads / a.kv_heads), places = a.batch * a.kv_heads, step = gdim_x();
+  // What waves leave of an item: while some join one, others are at the next. Of only one, where keys and values have been.
+  const bool once = places <= step;
+  T* const tiles = shared + Waves * (2 * D + 8);
+  const auto queries_of = [&](u32 turn) { return tiles + Waves * Staged::ELEMENTS + turn * (P::SHARED + Waves * 2 * P::left(heads)); };
+  const auto results_of = [&](u32 turn) { return (f32*)(once ? tiles : queries_of(turn) + P::SHARED); };
+  const u32 stride = once ? Staged::ELEMENTS / 2 : P::left(heads);
+  T* const staged = tiles + wave * Staged::ELEMENTS;
+  const StagedHeads<T, D, Waves> head{StepHeads<T, D>{a, heads}, shared + wave * 2 * D, (Signal*)(shared + Waves * 2 * D) + wave, wave};
+  head.open();
   // Lane i knows of item i.
   const u32 lane_place = bid_x() + lane_id() * step, known = (lane_place < places ? lane_place : bid_x()) / a.kv_heads;
   const i64 known_count = a.lengths[known];
   const i32 known_padding = a.padding ? (i32)a.padding[known] : 0;
   const i32 known_length = known_count < 0 ? 0 : known_count < (i64)a.capacity ? (i32)known_count : (i32)a.capacity;
-  u32 number = 0;
-  Item item(a, bid_x(), shfl(known_length, 0));
-  // Tiles of all items are dealt to the waves in turn: this wave's next one.
-  u32 own = wave, dealt = 0;
+  const auto item_of = [&](u32 number) { return Item(a, bid_x() + number * step, (i32)uniform((u32)shfl(known_length, number))); };
   CacheTile<T, D> tile;
   // Where waves go in step, those without keys multiply, too.
-  if (GPU_TILE_LOCKSTEP) tile.clear();
-  const auto load_all = [&](size_t at, i32 count) {
-    if (count <= 0) return;
-    tile.load_keys(a.k_cache + at, count);
-    tile.load_values(a.v_cache + at, count);
+  if (GPU_TILE_LOCKSTEP) {
+    tile.clear();
+    for (u32 i = lane_id(); i < Staged::ELEMENTS / 8; i += 32) ((Words4*)staged)[i] = Words4{};
+  }
+  const auto load_keys = [&](u32 number, u32 pair) {
+    const Item of = item_of(number);
+    const i32 count = of.cached(a, pair);
+    if (count < 0) return;
+    const T* const from = a.k_cache + of.line(a) + (size_t)of.first_of(a, pair) * D;
+    if (count > 0) tile.load_keys(from, count);
+    Staged::load_keys(staged, from + P::KEYS * D, count - P::KEYS);
   };
-  size_t line = item.line(a);
-  head.bring_angles(item.length - 1 - shfl(known_padding, 0));
-  load_all(line + (size_t)item.first_of(a, own) * D, item.cached(a, own));
-  for (u32 turn = 0; turn < 2; turn++)
+  const auto load_values = [&](u32 number, u32 pair) {
+    const Item of = item_of(number);
+    const i32 count = of.cached(a, pair);
+    if (count < 0) return;
+    const T* const from = a.v_cache + of.line(a) + (size_t)of.first_of(a, pair) * D;
+    if (count > 0) tile.load_values(from, count);
+    Staged::load_values(staged, from + P::KEYS * D, count - P::KEYS);
+  };
+  // Heads of an item come where those of the one before have been.
+  const auto bring_angles = [&](u32 number) { head.bring_angles(item_of(number).length - 1 - shfl(known_padding, number)); };
+  bring_angles(0);
+  load_keys(0, wave);
+  load_values(0, wave);
+  for (u32 turn = 0; turn < (once ? 1u : 2u); turn++)
     for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries_of(turn))[i] = Words4{};
-  // The item behind this one, and this wave's first tile of it: found out while others are waited for. Its heads come where those of this
-  // one have been.
-  Item next = item;
-  bool goes_on;
-  u32 next_own = 0;
-  i32 next_count = 0;
-  size_t next_line = 0, next_at = 0;
-  const auto look_ahead = [&] {
-    goes_on = item.place + step < places;
-    wave_sync();
-    if (!goes_on) return;
-    number++;
-    next = Item(a, item.place + step, shfl(known_length, number));
-    head.bring_angles(next.length - 1 - shfl(known_padding, number));
-    head.bring_row(next.place);
-    dealt = (dealt + item.tiles) % Waves;
-    next_own = (wave + Waves - dealt) % Waves;
-    next_line = next.line(a), next_at = next_line + (size_t)next.first_of(a, next_own) * D;
-    next_count = next.cached(a, next_own);
-  };
   const f32 c = a.scale * LOG2_E;
   const u32 operands = lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
   barrier();
   wait_for_previous();
-  head.bring_row(item.place);
-  head.place(item, queries_of(0));
-  look_ahead();
+  head.bring_row(bid_x());
+  // Pairs of all items are dealt to the waves in turn: this wave's next one.
+  u32 number = 0, own = wave;
+  const auto goes_on = [&] { return bid_x() + (number + 1) * step < places; };
+  const auto place_heads = [&] {
+    head.place(item_of(number), queries_of(number % 2), number % 2);
+    wave_sync();
+    if (goes_on()) bring_angles(number + 1), head.bring_row(bid_x() + (number + 1) * step);
+  };
+  place_heads();
   barrier();
-  u32 turn = 0;
   // What is on its way to registers is waited for where a loop begins.
-  NO_UNROLL for (;; turn ^= 1) {
-    const T* const queries = queries_of(turn);
-    const u32 rounds = (item.tiles + Waves - 1) / Waves;
+  NO_UNROLL for (;;) {
+    const Item item = item_of(number);
+    const T* const queries = queries_of(number % 2);
+    const u32 rounds = (item.pairs + Waves - 1) / Waves, dealt = (own + Waves - item.pairs % Waves) % Waves;
     StepSums<T, D> sums;
     bool brought = false, is_first = true;
     NO_UNROLL for (u32 round = 0; round < rounds; round++) {
-      const u32 after = own + Waves;
-      if (!GPU_TILE_LOCKSTEP && own >= item.tiles) break;
-      const i32 end = own < item.tiles ? item.length - item.first_of(a, own) : 0;
-      if (own + 1 == item.tiles) tile.put_newest(queries + P::NEWEST, queries + P::NEWEST + D, end - 1);
-      // Behind its last tile of this item a wave takes its first one of the next.
-      brought = goes_on && (GPU_TILE_LOCKSTEP ? round + 1 == rounds : after >= item.tiles);
-      const i32 count = brought ? next_count : item.cached(a, after);
-      const size_t at = brought ? next_at : line + (size_t)item.first_of(a, after) * D;
-      sums.add(tile, queries + operands, c, end, is_first, [&] {
-        if (count > 0) tile.load_keys(a.k_cache + at, count);
-      });
-      if (count > 0) tile.load_values(a.v_cache + at, count);
-      own = after, is_first = false;
+      if (!GPU_TILE_LOCKSTEP && own >= item.pairs) break;
+      const i32 end = own < item.pairs ? item.length - item.first_of(a, own) : 0;
+      copies_wait();
+      wave_sync();
+      if (own + 1 == item.pairs) {
+        tile.put_newest(queries + P::NEWEST, queries + P::NEWEST + D, end - 1);
+        if (end > P::KEYS) Staged::put_newest(staged, queries + P::NEWEST, queries + P::NEWEST + D, (u32)(end - 1 - P::KEYS));
+      }
+      wave_sync();
+      own += Waves;
+      // Behind its last pair of this item a wave takes its first one of the next.
+      brought = GPU_TILE_LOCKSTEP ? round + 1 == rounds : own >= item.pairs;
+      if (brought) own = dealt;
+      const u32 of = brought ? number + 1 : number;
+      const bool more = !brought || goes_on();
+      sums.add_pair(tile, staged, queries + operands, c, end, is_first, [&] { if (more) load_keys(of, own); });
+      if (more) load_values(of, own);
+      is_first = false;
+      if (brought) break;
     }
-    if (goes_on && !brought) load_all(next_at, next_count);
-    f32* const results = results_of(turn);
-    sums.leave(results + wave * heads * P::PITCH, results + Waves * heads * P::PITCH + wave * heads * 2, heads);
-    if (!goes_on) break;
-    const u32 place = item.place;
-    item = next, line = next_line, own = next_own;
-    head.place(item, queries_of(turn ^ 1));
-    look_ahead();
+    if (!brought) {
+      own = dealt;
+      if (goes_on()) load_keys(number + 1, own), load_values(number + 1, own);
+    }
+    f32* const results = results_of(number % 2);
+    sums.leave(results + wave * stride, heads);
+    if (!goes_on()) break;
+    number++;
+    place_heads();
     // Behind it all waves have left the item before.
     barrier();
-    join_waves<T, D, Waves, true>(shared, a, place, 0, 1, results);
+    join_waves<T, D, Waves, true>(shared, a, item.place, 0, 1, results, stride);
   }
   barrier();
-  join_waves<T, D, Waves, true>(shared, a, item.place, 0, 1, results_of(turn));
+  join_waves<T, D, Waves, true>(shared, a, bid_x() + number * step, 0, 1, results_of(number % 2), stride);
 }
 #endif
 

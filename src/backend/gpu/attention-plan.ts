@@ -129,10 +129,10 @@ export const STEP_HEADS = 8;
 export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
 
-/** Bytes of a block's queries, its new key and value, of each wave results and a pair for each head; of 16 keys and values of each wave. */
-const stepItem = (d: StepDim, waves: number, heads: number): number =>
-  2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + waves * heads * 4 * (d + 2 + 2);
-const stepStage = (d: StepDim): number => STEP_WAVES * 2 * 16 * d * 2;
+/** Bytes of a block's queries, its new key and value; of each wave's results and a pair for each head; of 16 keys and values of each wave. */
+const stepQueries = (d: StepDim): number => 2 * (STEP_HEADS * (2 * d + 32) + 2 * d);
+const stepItem = (d: StepDim, waves: number, heads: number): number => stepQueries(d) + waves * heads * 4 * (d + 2 + 2);
+const stepStage = (d: StepDim, waves = STEP_WAVES): number => waves * 2 * 16 * d * 2;
 /** Whether there is room for the second keys and values of each wave beside those in registers: it then goes through both at once. */
 const isStaged = (arch: string): boolean =>
   stepItem(128, STEP_WAVES, STEP_HEADS) + stepStage(128) <= sharedBudget(arch);
@@ -260,18 +260,19 @@ export function planStep(
   capacity: number,
   arch: string,
 ): StepPlan {
-  const several = items > multiprocessors;
-  const waves = several ? STEPS_WAVES : STEP_WAVES;
-  const item = stepItem(d, waves, heads);
-  if (several) {
-    const blocks = Math.min(items, Math.max(multiprocessors * STEPS_CROWD, Math.ceil(items / STEPS_ITEMS)));
-    // Of two items, and of each wave a head with its angles.
-    return { several, threads: 32 * waves, blocks, splits: 1, capacity, shared: waves * 4 * d + 2 * item };
-  }
+  const budget = sharedBudget(arch);
+  const blocks = Math.min(items, Math.max(multiprocessors * STEPS_CROWD, Math.ceil(items / STEPS_ITEMS)));
+  // Of each wave a head with its angles, and keys; of two items, or of one whose results take the place of keys.
+  const own =
+    STEPS_WAVES * (4 * d + 16) +
+    stepStage(d, STEPS_WAVES) +
+    (items > blocks ? 2 * stepItem(d, STEPS_WAVES, heads) : stepQueries(d));
+  if (2 * items > multiprocessors && own <= budget)
+    return { several: true, threads: 32 * STEPS_WAVES, blocks, splits: 1, capacity, shared: own };
   // Parts of each item's keys: a block to a multiprocessor, which has keys for all its waves.
-  const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * waves)), Math.floor(multiprocessors / items)));
-  const shared = item + (capacity > 16 * waves && isStaged(arch) ? stepStage(d) : 0);
-  return { several, threads: 32 * waves, blocks: items * splits, splits, capacity, shared };
+  const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * STEP_WAVES)), Math.floor(multiprocessors / items)));
+  const shared = stepItem(d, STEP_WAVES, heads) + (capacity > 16 * STEP_WAVES && isStaged(arch) ? stepStage(d) : 0);
+  return { several: false, threads: 32 * STEP_WAVES, blocks: items * splits, splits, capacity, shared };
 }
 
 /** `rows` are those of all heads that share keys. */
