@@ -32,8 +32,8 @@ template <class T> struct Stepping {
   u32 batch, heads, kv_heads, capacity;
   size_t q_row, k_row, v_row, cache_b, cache_h;
   u32 window, interleaved;
-  f32 eps, scale;
-  u32 splits;
+  f64 eps, scale;
+  u32 splits, ahead;
   OrderedRows next;  // where results go in the order of what they are multiplied with, too, where `to` is not null
 };
 
@@ -354,7 +354,7 @@ template <class T, int D> struct StepHeads {
     if (!is_query && !appends) return;
     if (job <= heads) {
       if (a.q_norm) {
-        const f32 factor = head_factor<T, 2 * Head::N>(x, (const T*)nullptr, D, 32, a.eps);
+        const f32 factor = head_factor<T, 2 * Head::N>(x, (const T*)nullptr, D, 32, (f32)a.eps);
         UNROLL for (int j = 0; j < 2 * Head::N; j++) x.v[j] = narrow<T>(widen(x.v[j]) * factor * widen(by.v[j]));
       }
       UNROLL for (int j = 0; j < Head::N; j++) turn(x.v[j], x.v[Head::N + j], cos.v[j], sin.v[j]);
@@ -418,7 +418,7 @@ template <class T, int D, int Waves> struct StagedHeads {
 
 // What the waves of a block leave, `stride` floats apart, as one: the result, or part `split` of it. Code for an order makes that without longer.
 template <class T, int D, int Waves, bool Ordered>
-GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u32 parts, const f32* results, u32 stride) {
+GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u32 parts, const f32* results, u32 stride, bool real = true) {
   typedef StepPlan<D> P;
   const u32 heads = a.heads / a.kv_heads, first_row = place * heads, first_head = first_row % a.heads;
   const f32* const pairs = results + heads * P::PITCH;
@@ -453,11 +453,11 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
     const f32 by = total == 0 && a.lengths[place / a.kv_heads] <= 0 ? 0.0f : fix * approx_recip(m_fma(total, fix, sinks));
     Vec<T, 4> y;
     UNROLL for (int e = 0; e < 4; e++) y.v[e] = narrow<T>(x[e] * by);
-    *(Vec<T, 4>*)(a.out + at * D + col) = y;
+    if (real) *(Vec<T, 4>*)(a.out + at * D + col) = y;
     if constexpr (D == 128 && Ordered) {
       Vec<u16, 4> bits;
       UNROLL for (int e = 0; e < 4; e++) bits.v[e] = y.v[e].bits;
-      if (a.next.to) a.next.put128(bits, Vec<u16, 4>{}, place / a.kv_heads, (first_head + h) * D);
+      if (a.next.to) a.next.put128(bits, Vec<u16, 4>{}, place / a.kv_heads, (first_head + h) * D, real);
     }
   }
   if (parts == 1 || !ends_last((u32*)shared, a.counters + place, parts)) return;
@@ -516,7 +516,7 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
     if (a.q_norm) weight = all.weight(wave);
   }
   for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries)[i] = Words4{};
-  const f32 c = a.scale * LOG2_E;
+  const f32 c = (f32)a.scale * LOG2_E;
   const T* const operands = queries + lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
   barrier();
   wait_for_previous();
@@ -562,7 +562,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   typedef StepPlan<D> P;
   typedef StepItem<T, D> Item;
   typedef StagedTile<T, D> Staged;
-  const u32 wave = uniform(tid_x() / 32), heads = uniform(a.heads / a.kv_heads), places = a.batch * a.kv_heads, step = gdim_x();
+  const u32 wave = tid_x() / 32, heads = uniform(a.heads / a.kv_heads), places = a.batch * a.kv_heads, step = gdim_x();
   // What waves leave of an item: while some join one, others are at the next. Of only one, where keys and values have been.
   const bool once = places <= step;
   T* const tiles = shared + Waves * (2 * D + 8);
@@ -579,56 +579,46 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   const i32 known_length = known_count < 0 ? 0 : known_count < (i64)a.capacity ? (i32)known_count : (i32)a.capacity;
   const auto item_of = [&](u32 number) { return Item(a, bid_x() + number * step, (i32)uniform((u32)shfl(known_length, number))); };
   CacheTile<T, D> tile;
+  tile.clear();
   // Where waves go in step, those without keys multiply, too.
-  if (GPU_TILE_LOCKSTEP) {
-    tile.clear();
-    for (u32 i = lane_id(); i < Staged::ELEMENTS / 8; i += 32) ((Words4*)staged)[i] = Words4{};
-  }
-  const auto load_keys = [&](u32 number, u32 pair) {
+  if (GPU_TILE_LOCKSTEP) for (u32 i = lane_id(); i < Staged::ELEMENTS / 8; i += 32) ((Words4*)staged)[i] = Words4{};
+  const auto send = [&](u32 number, u32 pair, bool keys) {
     const Item of = item_of(number);
     const i32 count = of.cached(a, pair);
     if (count < 0) return;
-    const T* const from = a.k_cache + of.line(a) + (size_t)of.first_of(a, pair) * D;
-    if (count > 0) tile.load_keys(from, count);
-    Staged::load_keys(staged, from + P::KEYS * D, count - P::KEYS);
-  };
-  const auto load_values = [&](u32 number, u32 pair) {
-    const Item of = item_of(number);
-    const i32 count = of.cached(a, pair);
-    if (count < 0) return;
-    const T* const from = a.v_cache + of.line(a) + (size_t)of.first_of(a, pair) * D;
-    if (count > 0) tile.load_values(from, count);
-    Staged::load_values(staged, from + P::KEYS * D, count - P::KEYS);
+    const T* const from = (keys ? a.k_cache : a.v_cache) + of.line(a) + (size_t)of.first_of(a, pair) * D;
+    if (count > 0) keys ? tile.load_keys(from, count) : tile.load_values(from, count);
+    keys ? Staged::load_keys(staged, from + P::KEYS * D, count - P::KEYS) : Staged::load_values(staged, from + P::KEYS * D, count - P::KEYS);
   };
   // Heads of an item come where those of the one before have been.
   const auto bring_angles = [&](u32 number) { head.bring_angles(item_of(number).length - 1 - shfl(known_padding, number)); };
-  bring_angles(0);
-  load_keys(0, wave);
-  load_values(0, wave);
-  for (u32 turn = 0; turn < (once ? 1u : 2u); turn++)
-    for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries_of(turn))[i] = Words4{};
-  const f32 c = a.scale * LOG2_E;
-  const u32 operands = lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
-  barrier();
-  wait_for_previous();
-  head.bring_row(bid_x());
-  // Pairs of all items are dealt to the waves in turn: this wave's next one.
-  u32 number = 0, own = wave;
-  const auto goes_on = [&] { return bid_x() + (number + 1) * step < places; };
-  const auto place_heads = [&] {
+  const auto place_heads = [&](u32 number) {
     head.place(item_of(number), queries_of(number % 2), number % 2);
     wave_sync();
-    if (goes_on()) bring_angles(number + 1), head.bring_row(bid_x() + (number + 1) * step);
+    const u32 behind = bid_x() + (number + 1) * step;
+    if (behind < places) bring_angles(number + 1), head.bring_row(behind);
   };
-  place_heads();
+  const auto begin = [&] {
+    wait_for_previous();
+    head.bring_row(bid_x());
+  };
+  bring_angles(0);
+  for (u32 turn = 0; turn < (once ? 1u : 2u); turn++)
+    for (u32 i = tid_x(); i < P::SHARED / 8; i += bdim_x()) ((Words4*)queries_of(turn))[i] = Words4{};
   barrier();
-  // What is on its way to registers is waited for where a loop begins.
-  NO_UNROLL for (;;) {
-    const Item item = item_of(number);
-    const T* const queries = queries_of(number % 2);
-    const u32 rounds = (item.pairs + Waves - 1) / Waves, dealt = (own + Waves - item.pairs % Waves) % Waves;
+  const f32 c = (f32)a.scale * LOG2_E;
+  const u32 operands = lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
+  // Pairs of all items are dealt to the waves in turn: this wave's next one. Before the first item there is one without keys: where there
+  // is time before heads come, it goes through all code, which is then there when they are.
+  u32 own = wave;
+  NO_UNROLL for (u32 number = ~0u;; number++) {
+    const bool real = number != ~0u, goes_on = bid_x() + (number + 1) * step < places;
+    const Item item = item_of(real ? number : 0);
+    const T* const queries = queries_of(number % 2 * !once);
+    const u32 rounds = real ? (item.pairs + Waves - 1) / Waves : a.ahead, next_own = real ? (own + Waves - item.pairs % Waves) % Waves : own;
     StepSums<T, D> sums;
     bool brought = false, is_first = true;
+    // What is on its way to registers is waited for where a loop begins.
     NO_UNROLL for (u32 round = 0; round < rounds; round++) {
       if (!GPU_TILE_LOCKSTEP && own >= item.pairs) break;
       const i32 end = own < item.pairs ? item.length - item.first_of(a, own) : 0;
@@ -641,30 +631,35 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
       wave_sync();
       own += Waves;
       // Behind its last pair of this item a wave takes its first one of the next.
-      brought = GPU_TILE_LOCKSTEP ? round + 1 == rounds : own >= item.pairs;
-      if (brought) own = dealt;
+      brought = real && (GPU_TILE_LOCKSTEP ? round + 1 == rounds : own >= item.pairs);
+      if (brought) own = next_own;
       const u32 of = brought ? number + 1 : number;
-      const bool more = !brought || goes_on();
-      sums.add_pair(tile, staged, queries + operands, c, end, is_first, [&] { if (more) load_keys(of, own); });
-      if (more) load_values(of, own);
+      const bool more = real && (!brought || goes_on);
+      sums.add_pair(tile, staged, queries + operands, c, end, is_first, [&] { if (more) send(of, own, true); });
+      if (more) send(of, own, false);
       is_first = false;
       if (brought) break;
     }
     if (!brought) {
-      own = dealt;
-      if (goes_on()) load_keys(number + 1, own), load_values(number + 1, own);
+      own = next_own;
+      if (goes_on) {
+        send(number + 1, own, true);
+        if (!real && !a.ahead) begin();
+        send(number + 1, own, false);
+      }
     }
     f32* const results = results_of(number % 2);
-    sums.leave(results + wave * stride, heads);
-    if (!goes_on()) break;
-    number++;
-    place_heads();
-    // Behind it all waves have left the item before.
+    sums.leave(results + wave * stride, real ? heads : 0);
+    if (real && goes_on) place_heads(number + 1);
+    // Behind it all waves have left the item.
     barrier();
-    join_waves<T, D, Waves, true>(shared, a, item.place, 0, 1, results, stride);
+    if (real || a.ahead) join_waves<T, D, Waves, true>(shared, a, item.place, 0, 1, results, stride, real);
+    if (!goes_on) return;
+    if (real) continue;
+    if (a.ahead) begin();
+    place_heads(0);
+    barrier();
   }
-  barrier();
-  join_waves<T, D, Waves, true>(shared, a, bid_x() + number * step, 0, 1, results_of(number % 2), stride);
 }
 #endif
 
@@ -672,8 +667,8 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
 #define STEP_BODY(name, T, D, waves) \
   DYNAMIC_SHARED(T, shared); \
   name<T, D, waves>(shared, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
-                                        (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, (f32)eps, \
-                                        (f32)scale, splits, OrderedRows{(u16*)ordered, nullptr, 1, order, (u32)(heads * D), (u32)batch}});
+                                        (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, eps, \
+                                        scale, splits, ahead, OrderedRows{(u16*)ordered, nullptr, 1, order, (u32)(heads * D), (u32)batch}});
 #else
 #define STEP_BODY(name, T, D, waves)
 #endif
@@ -681,7 +676,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   KERNEL_EARLY(waves * 32, crowd, name##_##D##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const T* q_norm, const T* k_norm, \
                const T* sinks, const i64* lengths, const i64* padding, T* out, T* ordered, T* k_cache, T* v_cache, f32* scratch, u32* counters, size_t batch, size_t heads, \
                size_t kv_heads, size_t capacity, size_t q_row, size_t k_row, size_t v_row, size_t cache_b, size_t cache_h, size_t window, f64 eps, f64 scale, \
-               u32 interleaved, u32 splits, u32 order) { \
+               u32 interleaved, u32 splits, u32 ahead, u32 order) { \
     STEP_BODY(name, T, D, waves) \
   }
 #define STEP_BOTH(T, D) STEP(attention_step, T, D, STEP_WAVES, 1) STEP(attention_steps, T, D, STEPS_WAVES, STEPS_CROWD)

@@ -62,8 +62,8 @@ struct OrderedRows {
     return sum;
   }
   // 128 columns of a row from `column` on, a multiple of 128, by 32 lanes: each has made four of them, and has their weights, and brings
-  // four to their places.
-  GPU_METHOD void put128(const Vec<u16, 4>& made, const Vec<u16, 4>& by, u32 row, u32 column) const {
+  // four to their places, where it is `there`.
+  GPU_METHOD void put128(const Vec<u16, 4>& made, const Vec<u16, 4>& by, u32 row, u32 column, bool there = true) const {
     const Vec<u16, 4> x = normed(made, by);
     const u32 half = column / 128 % 2, at = order == QUANT_ORDER_ANY ? 128 * half + 4 * lane_id() : 8 * lane_id() + 4 * half;
     Vec<u16, 4> four;
@@ -72,9 +72,9 @@ struct OrderedRows {
       const u32 first = shfl(x.v[0] | (u32)x.v[1] << 16, lane), second = shfl(x.v[2] | (u32)x.v[3] << 16, lane);
       four.v[j] = (u16)((from & 2u ? second : first) >> from % 2 * 16);
     }
-    put(place(row, column, at), four);
+    if (there) put(place(row, column, at), four);
     if (!alpha) {
-      if (column == 0) tell(row, 0, 1);
+      if (column == 0 && there) tell(row, 0, 1);
       return;
     }
     f32 sum = squares(made);

@@ -54,6 +54,8 @@ export interface DecodePlan {
 export interface StepPlan {
   /** Blocks have several kv heads, one after the other. */
   readonly several: boolean;
+  /** One to a multiprocessor, with room for it beside the product before, while which keys come. */
+  readonly ahead: boolean;
   readonly threads: number;
   readonly blocks: number;
   /** Parts that keys are cut into. */
@@ -125,6 +127,8 @@ const STEP_WAVES = 12;
 const STEPS_WAVES = 6;
 const STEPS_CROWD = 2;
 const STEPS_ITEMS = 32;
+/** Keys for which a block stands beside the product before: longer ones take more waves than there is room for. */
+const AHEAD_CAPACITY = 256;
 export const STEP_HEADS = 8;
 export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
@@ -267,12 +271,14 @@ export function planStep(
     STEPS_WAVES * (4 * d + 16) +
     stepStage(d, STEPS_WAVES) +
     (items > blocks ? 2 * stepItem(d, STEPS_WAVES, heads) : stepQueries(d));
-  if (2 * items > multiprocessors && own <= budget)
-    return { several: true, threads: 32 * STEPS_WAVES, blocks, splits: 1, capacity, shared: own };
+  const ahead = items <= multiprocessors;
+  const isFor = ahead ? 2 * items > multiprocessors && capacity <= AHEAD_CAPACITY : true;
+  if (isFor && own <= budget)
+    return { several: true, ahead, threads: 32 * STEPS_WAVES, blocks, splits: 1, capacity, shared: own };
   // Parts of each item's keys: a block to a multiprocessor, which has keys for all its waves.
   const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * STEP_WAVES)), Math.floor(multiprocessors / items)));
   const shared = stepItem(d, STEP_WAVES, heads) + (capacity > 16 * STEP_WAVES && isStaged(arch) ? stepStage(d) : 0);
-  return { several: false, threads: 32 * STEP_WAVES, blocks: items * splits, splits, capacity, shared };
+  return { several: false, ahead: false, threads: 32 * STEP_WAVES, blocks: items * splits, splits, capacity, shared };
 }
 
 /** `rows` are those of all heads that share keys. */
