@@ -316,17 +316,13 @@ template <class T, int D> GPU_FN void store_query(T* to, const typename HeadPair
   }
 }
 
-// A kv head of one sequence, `place` among all of them: its keys in pairs of tiles, of which the last has the newest.
+// A kv head of sequence b: its keys in pairs of tiles, of which the last has the newest.
 template <class T, int D> struct StepItem {
   static constexpr u32 KEYS = 2 * StepPlan<D>::KEYS;
-  u32 place;
+  u32 b;
   i32 length;
   u32 pairs;
-  GPU_METHOD StepItem(const Stepping<T>& a, u32 item, i32 keys) : place(item), length(keys) { pairs = (u32)(length - first(a) + KEYS - 1) / KEYS; }
-  GPU_METHOD size_t line(const Stepping<T>& a) const {
-    const u32 b = place / a.kv_heads;
-    return b * a.cache_b + (place - b * a.kv_heads) * a.cache_h;
-  }
+  GPU_METHOD StepItem(const Stepping<T>& a, u32 sequence, i32 keys) : b(sequence), length(keys) { pairs = (u32)(length - first(a) + KEYS - 1) / KEYS; }
   GPU_METHOD i32 first(const Stepping<T>& a) const { return a.window && (i32)a.window < length ? length - (i32)a.window : 0; }
   // Of a pair: its first key, and how many keys of the cache there are from there on, without the newest, or −1 where there is no such pair.
   GPU_METHOD i32 first_of(const Stepping<T>& a, u32 pair) const { return first(a) + (i32)(pair * KEYS); }
@@ -341,8 +337,7 @@ template <class T, int D> struct StepHeads {
   const Stepping<T>& a;
   const u32 heads;
 
-  GPU_METHOD const T* row(u32 place, u32 job) const {
-    const u32 b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
+  GPU_METHOD const T* row(u32 b, u32 kv_head, u32 job) const {
     return job < heads ? a.q + b * a.q_row + (size_t)(kv_head * heads + job) * D : job == heads ? a.k + b * a.k_row + kv_head * D : a.v + b * a.v_row + kv_head * D;
   }
   GPU_METHOD size_t angles(i32 position) const { return (size_t)(position > 0 ? position : 0) * (D / 2); }
@@ -371,6 +366,7 @@ template <class T, int D, int Waves> struct StagedHeads {
   typedef StepHeads<T, D> Heads;
   typedef typename Heads::Head Head;
   const Heads all;
+  const u32 kv_head;
   T* const stage;
   Signal* const there;
   const u32 wave;
@@ -396,8 +392,8 @@ template <class T, int D, int Waves> struct StagedHeads {
   GPU_METHOD void bring_angles(i32 position) const {
     if (has_row()) bring(stage + D, all.a.cos + all.angles(position), all.a.sin + all.angles(position), D / 2);
   }
-  GPU_METHOD void bring_row(u32 place) const {
-    if (has_row()) bring(stage, all.row(place, wave), nullptr, D);
+  GPU_METHOD void bring_row(u32 b) const {
+    if (has_row()) bring(stage, all.row(b, kv_head, wave), nullptr, D);
   }
   // What has come, and where there are fewer waves than heads the others.
   GPU_METHOD void place(const StepItem<T, D>& item, T* queries, u32 phase) const {
@@ -407,20 +403,21 @@ template <class T, int D, int Waves> struct StagedHeads {
     if (!has_row()) return;
     typedef typename Heads::Side Side;
     const Side cos = ((const Side*)(stage + D))[lane_id()], sin = ((const Side*)(stage + D + D / 2))[lane_id()];
-    const size_t line = item.line(all.a);
+    const size_t line = item.b * all.a.cache_b + kv_head * all.a.cache_h;
     NO_UNROLL for (u32 job = wave; job < all.heads + 2; job += Waves) {
       typename Heads::Sides weight;
       if (all.a.q_norm && job <= all.heads) weight = all.weight(job);
-      all.place(job, Head::load(job == wave ? stage : all.row(item.place, job), all.a.interleaved), weight, cos, sin, queries, item.length > 0, line, item.length);
+      all.place(job, Head::load(job == wave ? stage : all.row(item.b, kv_head, job), all.a.interleaved), weight, cos, sin, queries, item.length > 0, line, item.length);
     }
   }
 };
 
 // What the waves of a block leave, `stride` floats apart, as one: the result, or part `split` of it. Code for an order makes that without longer.
-template <class T, int D, int Waves, bool Ordered>
-GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u32 parts, const f32* results, u32 stride, bool real = true) {
+// sources(half): as OrderedRows has them. Nothing is stored where it is not `real`.
+template <class T, int D, int Waves, bool Ordered, class Sources>
+GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 heads, u32 b, u32 kv_head, u32 split, u32 parts, const f32* results, u32 stride, Sources sources, bool real = true) {
   typedef StepPlan<D> P;
-  const u32 heads = a.heads / a.kv_heads, first_row = place * heads, first_head = first_row % a.heads;
+  const u32 first_head = kv_head * heads, first_row = b * a.heads + first_head;
   const f32* const pairs = results + heads * P::PITCH;
   f32* const scratch_pairs = a.scratch + (size_t)a.batch * a.heads * a.splits * D;
   // Four columns to a thread: of heads of 128 a wave has one.
@@ -450,20 +447,20 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
     const f32 sink = a.sinks ? widen(a.sinks[first_head + h]) * LOG2_E : Limits<f32>::lowest(), greatest = max_fast(shift, sink);
     const f32 fix = a.sinks ? approx_exp2(shift - greatest) : 1.0f, sinks = a.sinks ? approx_exp2(sink - greatest) : 0.0f;
     // A head that sees no key gives zeros.
-    const f32 by = total == 0 && a.lengths[place / a.kv_heads] <= 0 ? 0.0f : fix * approx_recip(m_fma(total, fix, sinks));
+    const f32 by = total == 0 && a.lengths[b] <= 0 ? 0.0f : fix * approx_recip(m_fma(total, fix, sinks));
     Vec<T, 4> y;
     UNROLL for (int e = 0; e < 4; e++) y.v[e] = narrow<T>(x[e] * by);
     if (real) *(Vec<T, 4>*)(a.out + at * D + col) = y;
     if constexpr (D == 128 && Ordered) {
       Vec<u16, 4> bits;
       UNROLL for (int e = 0; e < 4; e++) bits.v[e] = y.v[e].bits;
-      if (a.next.to) a.next.put128(bits, Vec<u16, 4>{}, place / a.kv_heads, (first_head + h) * D, real);
+      if (a.next.to) a.next.put128(bits, Vec<u16, 4>{}, b, (first_head + h) * D, sources((first_head + h) % 2), real);
     }
   }
-  if (parts == 1 || !ends_last((u32*)shared, a.counters + place, parts)) return;
+  if (parts == 1 || !ends_last((u32*)shared, a.counters + b * a.kv_heads + kv_head, parts)) return;
   Attention<T> all{};
   all.sinks = a.sinks, all.out = a.out, all.heads = a.heads, all.tq = 1, all.dv = D;
-  join_parts(all, Group{first_row / a.heads, first_head, heads, heads}, 0, heads, a.scratch, scratch_pairs, a.splits, parts);
+  join_parts(all, Group{b, first_head, heads, heads}, 0, heads, a.scratch, scratch_pairs, a.splits, parts);
 }
 
 template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const Stepping<T>& a) {
@@ -520,7 +517,7 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   const T* const operands = queries + lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
   barrier();
   wait_for_previous();
-  if (wave < heads + 2) all.place(wave, Head::load(all.row(place, wave), a.interleaved), weight, cos, sin, queries, appends, line, length);
+  if (wave < heads + 2) all.place(wave, Head::load(all.row(b, kv_head, wave), a.interleaved), weight, cos, sin, queries, appends, line, length);
   barrier();
 
   StepSums<T, D> sums;
@@ -552,8 +549,9 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   const u32 stride = P::left(heads);
   sums.leave(results + wave * stride, heads);
   barrier();
-  if (a.next.to) join_waves<T, D, Waves, true>(shared, a, place, split, parts, results, stride);
-  else join_waves<T, D, Waves, false>(shared, a, place, split, parts, results, stride);
+  const auto sources = [&](u32 half) { return a.next.sources(half); };
+  if (a.next.to) join_waves<T, D, Waves, true>(shared, a, heads, b, kv_head, split, parts, results, stride, sources);
+  else join_waves<T, D, Waves, false>(shared, a, heads, b, kv_head, split, parts, results, stride, sources);
 }
 
 // The same of several kv heads, one after the other. A wave has two tiles at a time, one in registers and the one behind it in shared
@@ -562,22 +560,25 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   typedef StepPlan<D> P;
   typedef StepItem<T, D> Item;
   typedef StagedTile<T, D> Staged;
-  const u32 wave = tid_x() / 32, heads = uniform(a.heads / a.kv_heads), places = a.batch * a.kv_heads, step = gdim_x();
+  const u32 wave = tid_x() / 32, heads = uniform(a.heads / a.kv_heads);
+  // A block has one kv head of every `step`-th sequence.
+  const u32 step = uniform(gdim_x() / a.kv_heads), first_b = uniform(bid_x() / a.kv_heads), kv_head = bid_x() - first_b * a.kv_heads;
   // What waves leave of an item: while some join one, others are at the next. Of only one, where keys and values have been.
-  const bool once = places <= step;
-  T* const tiles = shared + Waves * (2 * D + 8);
+  const bool once = a.batch <= step;
+  u32* const table = (u32*)(shared + Waves * (2 * D + 8));
+  T* const tiles = (T*)(table + 64);
   const auto queries_of = [&](u32 turn) { return tiles + Waves * Staged::ELEMENTS + turn * (P::SHARED + Waves * 2 * P::left(heads)); };
   const auto results_of = [&](u32 turn) { return (f32*)(once ? tiles : queries_of(turn) + P::SHARED); };
   const u32 stride = once ? Staged::ELEMENTS / 2 : P::left(heads);
   T* const staged = tiles + wave * Staged::ELEMENTS;
-  const StagedHeads<T, D, Waves> head{StepHeads<T, D>{a, heads}, shared + wave * 2 * D, (Signal*)(shared + Waves * 2 * D) + wave, wave};
+  const StagedHeads<T, D, Waves> head{StepHeads<T, D>{a, heads}, kv_head, shared + wave * 2 * D, (Signal*)(shared + Waves * 2 * D) + wave, wave};
   head.open();
   // Lane i knows of item i.
-  const u32 lane_place = bid_x() + lane_id() * step, known = (lane_place < places ? lane_place : bid_x()) / a.kv_heads;
+  const u32 lane_b = first_b + lane_id() * step, known = lane_b < a.batch ? lane_b : first_b;
   const i64 known_count = a.lengths[known];
   const i32 known_padding = a.padding ? (i32)a.padding[known] : 0;
   const i32 known_length = known_count < 0 ? 0 : known_count < (i64)a.capacity ? (i32)known_count : (i32)a.capacity;
-  const auto item_of = [&](u32 number) { return Item(a, bid_x() + number * step, (i32)uniform((u32)shfl(known_length, number))); };
+  const auto item_of = [&](u32 number) { return Item(a, first_b + number * step, (i32)uniform((u32)shfl(known_length, number))); };
   CacheTile<T, D> tile;
   tile.clear();
   // Where waves go in step, those without keys multiply, too.
@@ -586,7 +587,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
     const Item of = item_of(number);
     const i32 count = of.cached(a, pair);
     if (count < 0) return;
-    const T* const from = (keys ? a.k_cache : a.v_cache) + of.line(a) + (size_t)of.first_of(a, pair) * D;
+    const T* const from = (keys ? a.k_cache : a.v_cache) + of.b * a.cache_b + kv_head * a.cache_h + (size_t)of.first_of(a, pair) * D;
     if (count > 0) keys ? tile.load_keys(from, count) : tile.load_values(from, count);
     keys ? Staged::load_keys(staged, from + P::KEYS * D, count - P::KEYS) : Staged::load_values(staged, from + P::KEYS * D, count - P::KEYS);
   };
@@ -595,14 +596,15 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   const auto place_heads = [&](u32 number) {
     head.place(item_of(number), queries_of(number % 2), number % 2);
     wave_sync();
-    const u32 behind = bid_x() + (number + 1) * step;
-    if (behind < places) bring_angles(number + 1), head.bring_row(behind);
+    const u32 behind = first_b + (number + 1) * step;
+    if (behind < a.batch) bring_angles(number + 1), head.bring_row(behind);
   };
   const auto begin = [&] {
     wait_for_previous();
-    head.bring_row(bid_x());
+    head.bring_row(first_b);
   };
   bring_angles(0);
+  if (D == 128 && tid_x() < 64 && a.next.to) table[tid_x()] = a.next.sources(tid_x() / 32);
   for (u32 turn = 0; turn < (once ? 1u : 2u); turn++)
     for (u32 i = tid_x(); i < P::SHARED / 8; i += bdim_x()) ((Words4*)queries_of(turn))[i] = Words4{};
   barrier();
@@ -612,7 +614,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   // is time before heads come, it goes through all code, which is then there when they are.
   u32 own = wave;
   NO_UNROLL for (u32 number = ~0u;; number++) {
-    const bool real = number != ~0u, goes_on = bid_x() + (number + 1) * step < places;
+    const bool real = number != ~0u, goes_on = first_b + (number + 1) * step < a.batch;
     const Item item = item_of(real ? number : 0);
     const T* const queries = queries_of(number % 2 * !once);
     const u32 rounds = real ? (item.pairs + Waves - 1) / Waves : a.ahead, next_own = real ? (own + Waves - item.pairs % Waves) % Waves : own;
@@ -653,7 +655,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
     if (real && goes_on) place_heads(number + 1);
     // Behind it all waves have left the item.
     barrier();
-    if (real || a.ahead) join_waves<T, D, Waves, true>(shared, a, item.place, 0, 1, results, stride, real);
+    if (real || a.ahead) join_waves<T, D, Waves, true>(shared, a, heads, item.b, kv_head, 0, 1, results, stride, [&](u32 half) { return table[32 * half + lane_id()]; }, real);
     if (!goes_on) return;
     if (real) continue;
     if (a.ahead) begin();

@@ -127,6 +127,8 @@ const STEP_WAVES = 12;
 const STEPS_WAVES = 6;
 const STEPS_CROWD = 2;
 const STEPS_ITEMS = 32;
+/** Bytes of the order in which each of 32 lanes brings results, of both halves of a piece. */
+const STEP_TABLE = 256;
 /** Keys for which a block stands beside the product before: longer ones take more waves than there is room for. */
 const AHEAD_CAPACITY = 256;
 export const STEP_HEADS = 8;
@@ -255,20 +257,28 @@ export function planDecode(
   return { threads: waves * lanes, shared, crowd };
 }
 
-/** `items`: kv heads of all sequences, to each of which `heads` belong and up to `capacity` keys. */
+/** `batch` sequences with `kvHeads`, to each of which `heads` belong and up to `capacity` keys. */
 export function planStep(
   d: StepDim,
   multiprocessors: number,
-  items: number,
+  batch: number,
   heads: number,
+  kvHeads: number,
   capacity: number,
   arch: string,
 ): StepPlan {
+  const items = batch * kvHeads;
   const budget = sharedBudget(arch);
-  const blocks = Math.min(items, Math.max(multiprocessors * STEPS_CROWD, Math.ceil(items / STEPS_ITEMS)));
+  // All that a block has are of one kv head.
+  const together = Math.max(
+    Math.floor((multiprocessors * STEPS_CROWD) / kvHeads),
+    Math.ceil(items / kvHeads / STEPS_ITEMS),
+  );
+  const blocks = Math.min(items, kvHeads * Math.max(1, together));
   // Of each wave a head with its angles, and keys; of two items, or of one whose results take the place of keys.
   const own =
     STEPS_WAVES * (4 * d + 16) +
+    STEP_TABLE +
     stepStage(d, STEPS_WAVES) +
     (items > blocks ? 2 * stepItem(d, STEPS_WAVES, heads) : stepQueries(d));
   const ahead = items <= multiprocessors;

@@ -132,7 +132,7 @@ function stepPlan(
     [v.q, v.k, v.v, v.cos, v.sin, 2 * v.q_row, 2 * v.k_row, 2 * v.v_row].every(isVector);
   if (!fits || !d) return null;
   const { arch } = gpu.context.properties;
-  const plan = planStep(d, gpu.multiprocessors, v.batch * v.kv_heads, v.heads / v.kv_heads, capacity, arch);
+  const plan = planStep(d, gpu.multiprocessors, v.batch, v.heads / v.kv_heads, v.kv_heads, capacity, arch);
   return plan.shared <= sharedBudget(arch) ? plan : null;
 }
 
