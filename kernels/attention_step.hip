@@ -33,7 +33,7 @@ template <class T> struct Stepping {
   size_t q_row, k_row, v_row, cache_b, cache_h;
   u32 window, interleaved;
   f64 eps, scale;
-  u32 splits, ahead;
+  u32 splits;
   OrderedRows next;  // where results go in the order of what they are multiplied with, too, where `to` is not null
 };
 
@@ -43,8 +43,8 @@ template <int D> struct StepPlan {
   static constexpr int HEADS = 8, KEYS = 16, PAIRS = D / 64, Q_PITCH = 2 * D + 32, PITCH = D + 2;
   // In elements: where the new key and value begin behind the queries, and all of them.
   static constexpr int NEWEST = HEADS * Q_PITCH, SHARED = NEWEST + 2 * D;
-  // Floats that a wave leaves.
-  GPU_FN u32 left(u32 heads) { return heads * (PITCH + 2); }
+  // Floats that a wave leaves, and where the pairs of its heads begin.
+  static constexpr int PAIRS_AT = HEADS * PITCH, LEFT = PAIRS_AT + 2 * HEADS;
 };
 
 #if GPU_TILE == TILE_MMA
@@ -82,26 +82,40 @@ template <class T, int D> struct CacheTile {
 };
 
 // 16 keys and values on their way to shared memory, values first, without a register for them. Pieces of 16 bytes are mixed so that those
-// that a product reads at once are in different banks.
+// that a product reads at once are in different banks. Places are sums of what a lane has once and constants.
 template <class T, int D> struct StagedTile {
-  static constexpr u32 ELEMENTS = 2 * StepPlan<D>::KEYS * D;
-  GPU_FN u32 key_place(u32 row, u32 piece) { return (StepPlan<D>::KEYS + row) * D + (piece ^ row % 2 * 4) * 8; }
-  GPU_FN u32 value_place(u32 row, u32 piece) { return row * D + (piece ^ row / 2 % 4 * 2) * 8; }
-  // `count` rows from `from` on, and zeros behind them.
-  template <class Place> GPU_FN void load(T* staged, const T* from, i32 count, Place place) {
-    UNROLL for (u32 i = 0; i < StepPlan<D>::KEYS * D / 256; i++) {
-      const u32 at = (i * 32 + lane_id()) * 8, row = at / D;
-      copy16_async(staged + place(row, at % D / 8), from + at, (i32)row < count, true);
-    }
+  static constexpr u32 ELEMENTS = 2 * StepPlan<D>::KEYS * D, ROWS = 256 / D, PIECES = D / 8;
+  static constexpr int KEYS_AT = StepPlan<D>::KEYS * D;
+  GPU_FN u32 key_piece(u32 row, u32 piece) { return piece ^ row % 2 * 4; }
+  GPU_FN u32 value_piece(u32 row, u32 piece) { return piece ^ row / 2 % 4 * 2; }
+  // Where this lane reads: of keys pieces 4 i + lane % 4 of row lane / 4, for even i and odd ones; of values piece lane / 4 of row 2 (lane % 4).
+  const T *even, *odd, *values;
+  GPU_METHOD explicit StagedTile(const T* staged) {
+    const u32 g = lane_id() / 4, t = lane_id() % 4;
+    even = staged + KEYS_AT + g * D + key_piece(g, t) * 8, odd = staged + KEYS_AT + g * D + key_piece(g, 4 + t) * 8;
+    values = staged + 2 * t * D + value_piece(2 * t, g) * 8;
   }
-  GPU_FN void load_keys(T* staged, const T* from, i32 count) { load(staged, from, count, [](u32 row, u32 piece) { return key_place(row, piece); }); }
-  GPU_FN void load_values(T* staged, const T* from, i32 count) { load(staged, from, count, [](u32 row, u32 piece) { return value_place(row, piece); }); }
+  GPU_METHOD Words4 key(int n, int i) const { return *(const Words4*)((i % 2 ? odd : even) + n * 8 * D + i / 2 * 64); }
+  GPU_METHOD Words4 value(int i, int h) const { return *(const Words4*)(values + (i % 2 + i / 2 * 8) * D + 64 * h); }
+  // `count` rows from `from` on, and zeros behind them.
+  GPU_FN void load_keys(T* staged, const T* from, i32 count) {
+    const u32 row = lane_id() / PIECES;
+    T* const to = staged + KEYS_AT + row * D + key_piece(row, lane_id() % PIECES) * 8;
+    const T* const own = from + lane_id() * 8;
+    UNROLL for (int i = 0; i < StepPlan<D>::KEYS / (int)ROWS; i++) copy16_async(to + i * 256, own + i * 256, (i32)row + i * (i32)ROWS < count, true);
+  }
+  GPU_FN void load_values(T* staged, const T* from, i32 count) {
+    const u32 row = lane_id() / PIECES;
+    const T* const own = from + lane_id() * 8;
+    UNROLL for (int i = 0; i < StepPlan<D>::KEYS / (int)ROWS; i++)
+      copy16_async(staged + row * D + value_piece(row + i * ROWS, lane_id() % PIECES) * 8 + i * 256, own + i * 256, (i32)row + i * (i32)ROWS < count, true);
+  }
   // Row `row` of the newest, from shared memory.
   GPU_FN void put_newest(T* staged, const T* new_key, const T* new_value, u32 row) {
-    for (u32 piece = lane_id(); piece < D / 4; piece += 32) {
-      const bool is_key = piece < D / 8;
-      const u32 own = is_key ? piece : piece - D / 8;
-      *(Words4*)(staged + (is_key ? key_place(row, own) : value_place(row, own))) = *(const Words4*)((is_key ? new_key : new_value) + own * 8);
+    for (u32 piece = lane_id(); piece < 2 * PIECES; piece += 32) {
+      const u32 own = piece % PIECES;
+      const bool is_key = piece < PIECES;
+      *(Words4*)(staged + (is_key ? KEYS_AT : 0) + row * D + (is_key ? key_piece(row, own) : value_piece(row, own)) * 8) = *(const Words4*)((is_key ? new_key : new_value) + own * 8);
     }
   }
 };
@@ -208,12 +222,12 @@ template <class T, int D> struct StepSums {
   }
   // The same of a tile and the one behind it, which is staged (StagedTile): its first `end` keys count, of both together. `between` is
   // called when all keys are done with, and all lanes have read theirs.
-  template <class Between> GPU_METHOD void add_pair(const CacheTile<T, D>& tile, const T* staged, const T* queries, f32 c, i32 end, bool first, Between between) {
-    const u32 t = lane_id() % 4, g = lane_id() / 4;
+  template <class Between> GPU_METHOD void add_pair(const CacheTile<T, D>& tile, const StagedTile<T, D>& staged, const T* queries, f32 c, i32 end, bool first, Between between) {
+    const u32 t = lane_id() % 4;
     f32 s[2][2][4] = {};
     UNROLL for (int i = 0; i < D / 32; i++) {
       Words4 k[2];
-      UNROLL for (int n = 0; n < 2; n++) k[n] = *(const Words4*)(staged + StagedTile<T, D>::key_place(CacheTile<T, D>::key(n), 4 * i + t));
+      UNROLL for (int n = 0; n < 2; n++) k[n] = staged.key(n, i);
       UNROLL for (int half = 0; half < 2; half++) {
         const Words4 left = *(const Words4*)(queries + 64 * i + 8 * half);
         UNROLL for (int n = 0; n < 2; n++) {
@@ -249,7 +263,7 @@ template <class T, int D> struct StepSums {
     }
     UNROLL for (int h = 0; h < D / 64; h++) {
       Words4 v[4];
-      UNROLL for (int i = 0; i < 4; i++) v[i] = *(const Words4*)(staged + StagedTile<T, D>::value_place(CacheTile<T, D>::value(i), 8 * h + g));
+      UNROLL for (int i = 0; i < 4; i++) v[i] = staged.value(i, h);
       UNROLL for (int j = 0; j < 4; j++) UNROLL for (int w = 0; w < 2; w++) {
         u32 left[4];
         UNROLL for (int pair = 0; pair < 2; pair++) {
@@ -265,7 +279,7 @@ template <class T, int D> struct StepSums {
   // To shared memory: (HEADS, D) results, PITCH apart, and behind them of each head {top, sum}.
   GPU_METHOD void leave(f32* results, u32 heads) {
     const u32 g = lane_id() / 4, t = lane_id() % 4;
-    f32* const pairs = results + heads * StepPlan<D>::PITCH;
+    f32* const pairs = results + StepPlan<D>::PAIRS_AT;
     UNROLL for (u32 mask = 1; mask < 4; mask *= 2) sum += shfl_xor(sum, mask);
     if (t == 0 && g < heads) *(Vec<f32, 2>*)(pairs + 2 * g) = Vec<f32, 2>{{top, sum}};
     UNROLL for (int i = 0; i < D / 16; i++) UNROLL for (u32 e = 0; e < 2; e++)
@@ -412,13 +426,13 @@ template <class T, int D, int Waves> struct StagedHeads {
   }
 };
 
-// What the waves of a block leave, `stride` floats apart, as one: the result, or part `split` of it. Code for an order makes that without longer.
-// sources(half): as OrderedRows has them. Nothing is stored where it is not `real`.
+// What the waves of a block leave as one: the result, or part `split` of it. Code for an order makes that without longer.
+// sources(half): as OrderedRows has them.
 template <class T, int D, int Waves, bool Ordered, class Sources>
-GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 heads, u32 b, u32 kv_head, u32 split, u32 parts, const f32* results, u32 stride, Sources sources, bool real = true) {
+GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 heads, u32 b, u32 kv_head, u32 split, u32 parts, const f32* results, Sources sources) {
   typedef StepPlan<D> P;
   const u32 first_head = kv_head * heads, first_row = b * a.heads + first_head;
-  const f32* const pairs = results + heads * P::PITCH;
+  const f32* const pairs = results + P::PAIRS_AT;
   f32* const scratch_pairs = a.scratch + (size_t)a.batch * a.heads * a.splits * D;
   // Four columns to a thread: of heads of 128 a wave has one.
   for (u32 i = tid_x(); i < heads * (D / 4); i += bdim_x()) {
@@ -426,14 +440,15 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 heads, u32 b, u32 kv
     const size_t at = first_row + h, part_at = at * a.splits + split;
     f32 top = Limits<f32>::lowest(), total = 0, x[4] = {};
     Vec<f32, 2> pair[Waves];
+    const f32* const own = results + h * P::PITCH + col;
     UNROLL for (int w = 0; w < Waves; w++) {
-      pair[w] = *(const Vec<f32, 2>*)(pairs + w * stride + h * 2);
+      pair[w] = *(const Vec<f32, 2>*)(pairs + h * 2 + w * P::LEFT);
       top = max_fast(top, pair[w].v[0]);
     }
     const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
     UNROLL for (int w = 0; w < Waves; w++) {
       const f32 counts = approx_exp2(pair[w].v[0] - shift);
-      const f32* const part = results + w * stride + h * P::PITCH + col;
+      const f32* const part = own + w * P::LEFT;
       const Vec<f32, 2> two[2] = {*(const Vec<f32, 2>*)part, *(const Vec<f32, 2>*)(part + 2)};
       total = m_fma(pair[w].v[1], counts, total);
       UNROLL for (int e = 0; e < 4; e++) x[e] = m_fma(two[e / 2].v[e % 2], counts, x[e]);
@@ -450,11 +465,11 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 heads, u32 b, u32 kv
     const f32 by = total == 0 && a.lengths[b] <= 0 ? 0.0f : fix * approx_recip(m_fma(total, fix, sinks));
     Vec<T, 4> y;
     UNROLL for (int e = 0; e < 4; e++) y.v[e] = narrow<T>(x[e] * by);
-    if (real) *(Vec<T, 4>*)(a.out + at * D + col) = y;
+    *(Vec<T, 4>*)(a.out + at * D + col) = y;
     if constexpr (D == 128 && Ordered) {
       Vec<u16, 4> bits;
       UNROLL for (int e = 0; e < 4; e++) bits.v[e] = y.v[e].bits;
-      if (a.next.to) a.next.put128(bits, Vec<u16, 4>{}, b, (first_head + h) * D, sources((first_head + h) % 2), real);
+      if (a.next.to) a.next.put128(bits, Vec<u16, 4>{}, b, (first_head + h) * D, sources((first_head + h) % 2));
     }
   }
   if (parts == 1 || !ends_last((u32*)shared, a.counters + b * a.kv_heads + kv_head, parts)) return;
@@ -494,7 +509,7 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   // The second tile of the wave on its way to shared memory: values, then keys.
   const u32 second = begin + Waves;
   const bool both = STEP_STAGED && (GPU_TILE_LOCKSTEP ? from + Waves < to : second < to);
-  T* const staged = (T*)(results + Waves * heads * (P::PITCH + 2)) + wave * 2 * P::KEYS * D;
+  T* const staged = (T*)(results + Waves * P::LEFT) + wave * 2 * P::KEYS * D;
   if (both) UNROLL for (u32 i = 0; i < P::KEYS * D / 256; i++) {
     const u32 at = (i * 32 + lane_id()) * 8, row = at / D;
     const bool is = (i32)row < cached(second);
@@ -513,6 +528,8 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
     if (a.q_norm) weight = all.weight(wave);
   }
   for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries)[i] = Words4{};
+  // Of the head that this wave joins.
+  const u32 own_sources = a.next.to ? a.next.sources((kv_head * heads + wave) % 2) : 0;
   const f32 c = (f32)a.scale * LOG2_E;
   const T* const operands = queries + lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
   barrier();
@@ -546,16 +563,15 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
     });
     if (cached(next) > 0) tile.load_values(values + first_of(next) * D, cached(next));
   }
-  const u32 stride = P::left(heads);
-  sums.leave(results + wave * stride, heads);
+  sums.leave(results + wave * P::LEFT, heads);
   barrier();
-  const auto sources = [&](u32 half) { return a.next.sources(half); };
-  if (a.next.to) join_waves<T, D, Waves, true>(shared, a, heads, b, kv_head, split, parts, results, stride, sources);
-  else join_waves<T, D, Waves, false>(shared, a, heads, b, kv_head, split, parts, results, stride, sources);
+  const auto sources = [&](u32) { return own_sources; };
+  if (a.next.to) join_waves<T, D, Waves, true>(shared, a, heads, b, kv_head, split, parts, results, sources);
+  else join_waves<T, D, Waves, false>(shared, a, heads, b, kv_head, split, parts, results, sources);
 }
 
-// The same of several kv heads, one after the other. A wave has two tiles at a time, one in registers and the one behind it in shared
-// memory. A block that has one kv head takes so little of both that it stands beside one of the product before, while which its keys come.
+// The same of a kv head of several sequences, one after the other. A wave has two tiles at a time, one in registers and the one behind it
+// in shared memory. There is as little arithmetic as can be beside products: a wave has few others to hide behind.
 template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, const Stepping<T>& a) {
   typedef StepPlan<D> P;
   typedef StepItem<T, D> Item;
@@ -563,13 +579,10 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   const u32 wave = tid_x() / 32, heads = uniform(a.heads / a.kv_heads);
   // A block has one kv head of every `step`-th sequence.
   const u32 step = uniform(gdim_x() / a.kv_heads), first_b = uniform(bid_x() / a.kv_heads), kv_head = bid_x() - first_b * a.kv_heads;
-  // What waves leave of an item: while some join one, others are at the next. Of only one, where keys and values have been.
-  const bool once = a.batch <= step;
   u32* const table = (u32*)(shared + Waves * (2 * D + 8));
-  T* const tiles = (T*)(table + 64);
-  const auto queries_of = [&](u32 turn) { return tiles + Waves * Staged::ELEMENTS + turn * (P::SHARED + Waves * 2 * P::left(heads)); };
-  const auto results_of = [&](u32 turn) { return (f32*)(once ? tiles : queries_of(turn) + P::SHARED); };
-  const u32 stride = once ? Staged::ELEMENTS / 2 : P::left(heads);
+  T* const tiles = shared + Waves * (2 * D + 8) + 128;
+  // What waves share of an item, and what they leave of it: while some join one, others are at the next.
+  const auto queries_of = [&](u32 turn) { return tiles + Waves * Staged::ELEMENTS + turn * (P::SHARED + Waves * 2 * P::LEFT); };
   T* const staged = tiles + wave * Staged::ELEMENTS;
   const StagedHeads<T, D, Waves> head{StepHeads<T, D>{a, heads}, kv_head, shared + wave * 2 * D, (Signal*)(shared + Waves * 2 * D) + wave, wave};
   head.open();
@@ -580,9 +593,11 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   const i32 known_length = known_count < 0 ? 0 : known_count < (i64)a.capacity ? (i32)known_count : (i32)a.capacity;
   const auto item_of = [&](u32 number) { return Item(a, first_b + number * step, (i32)uniform((u32)shfl(known_length, number))); };
   CacheTile<T, D> tile;
-  tile.clear();
   // Where waves go in step, those without keys multiply, too.
-  if (GPU_TILE_LOCKSTEP) for (u32 i = lane_id(); i < Staged::ELEMENTS / 8; i += 32) ((Words4*)staged)[i] = Words4{};
+  if (GPU_TILE_LOCKSTEP) {
+    tile.clear();
+    for (u32 i = lane_id(); i < Staged::ELEMENTS / 8; i += 32) ((Words4*)staged)[i] = Words4{};
+  }
   const auto send = [&](u32 number, u32 pair, bool keys) {
     const Item of = item_of(number);
     const i32 count = of.cached(a, pair);
@@ -599,25 +614,27 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
     const u32 behind = first_b + (number + 1) * step;
     if (behind < a.batch) bring_angles(number + 1), head.bring_row(behind);
   };
-  const auto begin = [&] {
-    wait_for_previous();
-    head.bring_row(first_b);
-  };
   bring_angles(0);
-  if (D == 128 && tid_x() < 64 && a.next.to) table[tid_x()] = a.next.sources(tid_x() / 32);
-  for (u32 turn = 0; turn < (once ? 1u : 2u); turn++)
-    for (u32 i = tid_x(); i < P::SHARED / 8; i += bdim_x()) ((Words4*)queries_of(turn))[i] = Words4{};
-  barrier();
+  send(0, wave, true);
+  send(0, wave, false);
+  for (u32 turn = 0; turn < 2; turn++)
+    for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries_of(turn))[i] = Words4{};
+  if (a.next.to && tid_x() < 64) table[tid_x()] = a.next.sources(tid_x() / 32);
   const f32 c = (f32)a.scale * LOG2_E;
   const u32 operands = lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
-  // Pairs of all items are dealt to the waves in turn: this wave's next one. Before the first item there is one without keys: where there
-  // is time before heads come, it goes through all code, which is then there when they are.
+  const Staged read(staged);
+  barrier();
+  wait_for_previous();
+  head.bring_row(first_b);
+  place_heads(0);
+  barrier();
+  // Pairs of all items are dealt to the waves in turn: this wave's next one.
   u32 own = wave;
-  NO_UNROLL for (u32 number = ~0u;; number++) {
-    const bool real = number != ~0u, goes_on = first_b + (number + 1) * step < a.batch;
-    const Item item = item_of(real ? number : 0);
-    const T* const queries = queries_of(number % 2 * !once);
-    const u32 rounds = real ? (item.pairs + Waves - 1) / Waves : a.ahead, next_own = real ? (own + Waves - item.pairs % Waves) % Waves : own;
+  NO_UNROLL for (u32 number = 0;; number++) {
+    const bool goes_on = first_b + (number + 1) * step < a.batch;
+    const Item item = item_of(number);
+    const T* const queries = queries_of(number % 2);
+    const u32 rounds = (item.pairs + Waves - 1) / Waves, next_own = (own + Waves - item.pairs % Waves) % Waves;
     StepSums<T, D> sums;
     bool brought = false, is_first = true;
     // What is on its way to registers is waited for where a loop begins.
@@ -627,40 +644,33 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
       copies_wait();
       wave_sync();
       if (own + 1 == item.pairs) {
-        tile.put_newest(queries + P::NEWEST, queries + P::NEWEST + D, end - 1);
-        if (end > P::KEYS) Staged::put_newest(staged, queries + P::NEWEST, queries + P::NEWEST + D, (u32)(end - 1 - P::KEYS));
+        const T* const newest = queries + P::NEWEST;
+        if (end <= P::KEYS) tile.put_newest(newest, newest + D, end - 1);
+        else Staged::put_newest(staged, newest, newest + D, (u32)(end - 1 - P::KEYS));
       }
       wave_sync();
       own += Waves;
       // Behind its last pair of this item a wave takes its first one of the next.
-      brought = real && (GPU_TILE_LOCKSTEP ? round + 1 == rounds : own >= item.pairs);
+      brought = GPU_TILE_LOCKSTEP ? round + 1 == rounds : own >= item.pairs;
       if (brought) own = next_own;
       const u32 of = brought ? number + 1 : number;
-      const bool more = real && (!brought || goes_on);
-      sums.add_pair(tile, staged, queries + operands, c, end, is_first, [&] { if (more) send(of, own, true); });
+      const bool more = !brought || goes_on;
+      sums.add_pair(tile, read, queries + operands, c, end, is_first, [&] { if (more) send(of, own, true); });
       if (more) send(of, own, false);
       is_first = false;
       if (brought) break;
     }
     if (!brought) {
       own = next_own;
-      if (goes_on) {
-        send(number + 1, own, true);
-        if (!real && !a.ahead) begin();
-        send(number + 1, own, false);
-      }
+      if (goes_on) send(number + 1, own, true), send(number + 1, own, false);
     }
-    f32* const results = results_of(number % 2);
-    sums.leave(results + wave * stride, real ? heads : 0);
-    if (real && goes_on) place_heads(number + 1);
+    f32* const results = (f32*)(queries + P::SHARED);
+    sums.leave(results + wave * P::LEFT, heads);
+    if (goes_on) place_heads(number + 1);
     // Behind it all waves have left the item.
     barrier();
-    if (real || a.ahead) join_waves<T, D, Waves, true>(shared, a, heads, item.b, kv_head, 0, 1, results, stride, [&](u32 half) { return table[32 * half + lane_id()]; }, real);
+    join_waves<T, D, Waves, true>(shared, a, heads, item.b, kv_head, 0, 1, results, [&](u32 half) { return table[32 * half + lane_id()]; });
     if (!goes_on) return;
-    if (real) continue;
-    if (a.ahead) begin();
-    place_heads(0);
-    barrier();
   }
 }
 #endif
@@ -670,7 +680,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   DYNAMIC_SHARED(T, shared); \
   name<T, D, waves>(shared, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
                                         (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, eps, \
-                                        scale, splits, ahead, OrderedRows{(u16*)ordered, nullptr, 1, order, (u32)(heads * D), (u32)batch}});
+                                        scale, splits, OrderedRows{(u16*)ordered, nullptr, 1, order, (u32)(heads * D), (u32)batch}});
 #else
 #define STEP_BODY(name, T, D, waves)
 #endif
@@ -678,7 +688,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   KERNEL_EARLY(waves * 32, crowd, name##_##D##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const T* q_norm, const T* k_norm, \
                const T* sinks, const i64* lengths, const i64* padding, T* out, T* ordered, T* k_cache, T* v_cache, f32* scratch, u32* counters, size_t batch, size_t heads, \
                size_t kv_heads, size_t capacity, size_t q_row, size_t k_row, size_t v_row, size_t cache_b, size_t cache_h, size_t window, f64 eps, f64 scale, \
-               u32 interleaved, u32 splits, u32 ahead, u32 order) { \
+               u32 interleaved, u32 splits, u32 order) { \
     STEP_BODY(name, T, D, waves) \
   }
 #define STEP_BOTH(T, D) STEP(attention_step, T, D, STEP_WAVES, 1) STEP(attention_steps, T, D, STEPS_WAVES, STEPS_CROWD)

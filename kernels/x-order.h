@@ -69,9 +69,9 @@ struct OrderedRows {
     return from;
   }
   // 128 columns of a row from `column` on, a multiple of 128, by 32 lanes: each has made four of them, and has their weights, and brings
-  // four to their places, where it is `there`.
-  GPU_METHOD void put128(const Vec<u16, 4>& made, const Vec<u16, 4>& by, u32 row, u32 column) const { put128(made, by, row, column, sources(column / 128 % 2), true); }
-  GPU_METHOD void put128(const Vec<u16, 4>& made, const Vec<u16, 4>& by, u32 row, u32 column, u32 sources, bool there) const {
+  // four to their places.
+  GPU_METHOD void put128(const Vec<u16, 4>& made, const Vec<u16, 4>& by, u32 row, u32 column) const { put128(made, by, row, column, sources(column / 128 % 2)); }
+  GPU_METHOD void put128(const Vec<u16, 4>& made, const Vec<u16, 4>& by, u32 row, u32 column, u32 sources) const {
     const Vec<u16, 4> x = normed(made, by);
     Vec<u16, 4> four;
     UNROLL for (u32 j = 0; j < 4; j++) {
@@ -79,9 +79,9 @@ struct OrderedRows {
       const u32 first = shfl(x.v[0] | (u32)x.v[1] << 16, lane), second = shfl(x.v[2] | (u32)x.v[3] << 16, lane);
       four.v[j] = (u16)((from & 2u ? second : first) >> from % 2 * 16);
     }
-    if (there) put(place(row, column, ordered_at(column / 128 % 2)), four);
+    put(place(row, column, ordered_at(column / 128 % 2)), four);
     if (!alpha) {
-      if (column == 0 && there) tell(row, 0, 1);
+      if (column == 0) tell(row, 0, 1);
       return;
     }
     f32 sum = squares(made);

@@ -54,8 +54,6 @@ export interface DecodePlan {
 export interface StepPlan {
   /** Blocks have several kv heads, one after the other. */
   readonly several: boolean;
-  /** One to a multiprocessor, with room for it beside the product before, while which keys come. */
-  readonly ahead: boolean;
   readonly threads: number;
   readonly blocks: number;
   /** Parts that keys are cut into. */
@@ -129,19 +127,16 @@ const STEPS_CROWD = 2;
 const STEPS_ITEMS = 32;
 /** Bytes of the order in which each of 32 lanes brings results, of both halves of a piece. */
 const STEP_TABLE = 256;
-/** Keys for which a block stands beside the product before: longer ones take more waves than there is room for. */
-const AHEAD_CAPACITY = 256;
 export const STEP_HEADS = 8;
 export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
 
-/** Bytes of a block's queries, its new key and value; of each wave's results and a pair for each head; of 16 keys and values of each wave. */
-const stepQueries = (d: StepDim): number => 2 * (STEP_HEADS * (2 * d + 32) + 2 * d);
-const stepItem = (d: StepDim, waves: number, heads: number): number => stepQueries(d) + waves * heads * 4 * (d + 2 + 2);
+/** Bytes of a block's queries, its new key and value, of each wave results and a pair for each head; of 16 keys and values of each wave. */
+const stepItem = (d: StepDim, waves: number): number =>
+  2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + waves * STEP_HEADS * 4 * (d + 2 + 2);
 const stepStage = (d: StepDim, waves = STEP_WAVES): number => waves * 2 * 16 * d * 2;
 /** Whether there is room for the second keys and values of each wave beside those in registers: it then goes through both at once. */
-const isStaged = (arch: string): boolean =>
-  stepItem(128, STEP_WAVES, STEP_HEADS) + stepStage(128) <= sharedBudget(arch);
+const isStaged = (arch: string): boolean => stepItem(128, STEP_WAVES) + stepStage(128) <= sharedBudget(arch);
 
 /** What the kernels have of this file. */
 export const decodeDefines = (arch: string) => ({
@@ -257,38 +252,30 @@ export function planDecode(
   return { threads: waves * lanes, shared, crowd };
 }
 
-/** `batch` sequences with `kvHeads`, to each of which `heads` belong and up to `capacity` keys. */
+/** `batch` sequences with `kvHeads`, which have up to `capacity` keys each. */
 export function planStep(
   d: StepDim,
   multiprocessors: number,
   batch: number,
-  heads: number,
   kvHeads: number,
   capacity: number,
   arch: string,
 ): StepPlan {
   const items = batch * kvHeads;
   const budget = sharedBudget(arch);
-  // All that a block has are of one kv head.
-  const together = Math.max(
-    Math.floor((multiprocessors * STEPS_CROWD) / kvHeads),
-    Math.ceil(items / kvHeads / STEPS_ITEMS),
-  );
-  const blocks = Math.min(items, kvHeads * Math.max(1, together));
-  // Of each wave a head with its angles, and keys; of two items, or of one whose results take the place of keys.
-  const own =
-    STEPS_WAVES * (4 * d + 16) +
-    STEP_TABLE +
-    stepStage(d, STEPS_WAVES) +
-    (items > blocks ? 2 * stepItem(d, STEPS_WAVES, heads) : stepQueries(d));
-  const ahead = items <= multiprocessors;
-  const isFor = ahead ? 2 * items > multiprocessors && capacity <= AHEAD_CAPACITY : true;
-  if (isFor && own <= budget)
-    return { several: true, ahead, threads: 32 * STEPS_WAVES, blocks, splits: 1, capacity, shared: own };
+  // Of each wave a head with its angles, and keys; and two items.
+  const own = STEPS_WAVES * (4 * d + 16) + STEP_TABLE + stepStage(d, STEPS_WAVES) + 2 * stepItem(d, STEPS_WAVES);
+  if (items > multiprocessors && own <= budget) {
+    const crowd = Math.min(STEPS_CROWD, Math.floor(budget / own));
+    // All that a block has are of one kv head.
+    const together = Math.max(Math.floor((multiprocessors * crowd) / kvHeads), Math.ceil(batch / STEPS_ITEMS), 1);
+    const blocks = Math.min(items, kvHeads * together);
+    return { several: true, threads: 32 * STEPS_WAVES, blocks, splits: 1, capacity, shared: own };
+  }
   // Parts of each item's keys: a block to a multiprocessor, which has keys for all its waves.
   const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * STEP_WAVES)), Math.floor(multiprocessors / items)));
-  const shared = stepItem(d, STEP_WAVES, heads) + (capacity > 16 * STEP_WAVES && isStaged(arch) ? stepStage(d) : 0);
-  return { several: false, ahead: false, threads: 32 * STEP_WAVES, blocks: items * splits, splits, capacity, shared };
+  const shared = stepItem(d, STEP_WAVES) + (capacity > 16 * STEP_WAVES && isStaged(arch) ? stepStage(d) : 0);
+  return { several: false, threads: 32 * STEP_WAVES, blocks: items * splits, splits, capacity, shared };
 }
 
 /** `rows` are those of all heads that share keys. */

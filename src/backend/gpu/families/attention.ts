@@ -72,7 +72,7 @@ export const attention = [
     pattern: "attention_{step}_{D}_{T}",
     over: { step: ["step", "steps"], D: stepDims.map((d): `${StepDim}` => `${d}`), T: ["bf16", "f16"] },
     apart: ["step", "D"],
-    args: "q* k* v* cos* sin* q_norm* k_norm* sinks* lengths* padding* out* ordered* k_cache* v_cache* scratch* counters* batch heads kv_heads capacity q_row k_row v_row cache_b cache_h window eps:f64 scale:f64 interleaved:u32 splits:u32 ahead:u32 order:u32",
+    args: "q* k* v* cos* sin* q_norm* k_norm* sinks* lengths* padding* out* ordered* k_cache* v_cache* scratch* counters* batch heads kv_heads capacity q_row k_row v_row cache_b cache_h window eps:f64 scale:f64 interleaved:u32 splits:u32 order:u32",
     plan: "threads blocks shared_bytes",
     defines: (arch) => ({ ...stepDefines(arch), ...xOrders }),
     launch: (s) => ({ ...blocks(s.blocks, 1, s.threads), shared: s.shared_bytes }),

@@ -132,7 +132,7 @@ function stepPlan(
     [v.q, v.k, v.v, v.cos, v.sin, 2 * v.q_row, 2 * v.k_row, 2 * v.v_row].every(isVector);
   if (!fits || !d) return null;
   const { arch } = gpu.context.properties;
-  const plan = planStep(d, gpu.multiprocessors, v.batch, v.heads / v.kv_heads, v.kv_heads, capacity, arch);
+  const plan = planStep(d, gpu.multiprocessors, v.batch, v.kv_heads, capacity, arch);
   return plan.shared <= sharedBudget(arch) ? plan : null;
 }
 
@@ -141,18 +141,18 @@ function stepAtOnce(
   dtype: DType,
   p: CachedAttentionParams,
   appended: ReturnType<typeof appendValues>,
-  { several, ahead, capacity, splits, threads, blocks, shared }: StepPlan,
+  { several, capacity, splits, threads, blocks, shared }: StepPlan,
 ): Storage {
   const { batch, heads, d } = appended;
   const values = Object.assign(appended, {
     ...{ capacity, splits, window: p.window, scale: p.scale, interleaved: Number(p.interleaved) },
     ...{ sinks: p.sinks ? at(p.sinks) : 0, scratch: 0, counters: gpu.counters },
-    ...{ threads, blocks, shared_bytes: shared, ahead: Number(ahead), ordered: 0, order: 0 },
+    ...{ threads, blocks, shared_bytes: shared, ordered: 0, order: 0 },
   });
   // What is read before its turn.
   for (const view of [p.cos, p.sin, p.norms?.q, p.norms?.k, p.padding]) if (view) gpu.fenceWeights(view.storage);
   // Of few rows in bf16 a kernel between is faster than blocks of the product that lift all of it.
-  const brings = splits === 1 && d === ORDERED_DIM && !p.next?.norm && ((several && !ahead) || dtype === "f16");
+  const brings = splits === 1 && d === ORDERED_DIM && !p.next?.norm && (several || dtype === "f16");
   const next = brings ? p.next : null;
   return filledInOrder(gpu, dtype, { rows: batch, k: heads * d }, next, (out, to) =>
     gpu.temporary(4 * scratchFloats(batch * heads, splits, d), (scratch) => {
