@@ -37,10 +37,11 @@ template <class T> struct Stepping {
   OrderedRows next;  // where results go in the order of what they are multiplied with, too, where `to` is not null
 };
 
-// Queries lie as operands of the unit do, with zeros in place of the heads 8 to 15 that there are not: twice as many words. Rows are
-// four vectors of 16 bytes apart modulo eight: two of them are read at once.
+// Queries lie as operands of the unit do: of the heads 8 to 15 that there are not, those of the heads 0 to 7 are in place, but of the other
+// half of each 32 elements, so that one operand goes with both halves of keys. Rows are four vectors of 16 bytes apart modulo eight: two of
+// them are read at once.
 template <int D> struct StepPlan {
-  static constexpr int HEADS = 8, KEYS = 16, PAIRS = D / 64, Q_PITCH = 2 * D + 32, PITCH = D + 2;
+  static constexpr int HEADS = 8, KEYS = 16, PAIRS = D / 64, Q_PITCH = D + 32, PITCH = D + 2;
   // In elements: where the new key and value begin behind the queries, and all of them.
   static constexpr int NEWEST = HEADS * Q_PITCH, SHARED = NEWEST + 2 * D;
   // Floats that a wave leaves, and where the pairs of its heads begin.
@@ -131,14 +132,14 @@ template <class T, int D> struct StepSums {
   template <class Between> GPU_METHOD void add(const CacheTile<T, D>& tile, const T* queries, f32 c, i32 end, bool first, Between between) {
     const u32 t = lane_id() % 4;
     f32 s[2][2][4] = {};
-    UNROLL for (int i = 0; i < D / 32; i++) UNROLL for (int half = 0; half < 2; half++) {
-      const Words4 left = *(const Words4*)(queries + 64 * i + 8 * half);
-      UNROLL for (int n = 0; n < 2; n++) mma_m16n8k16(T{}, s[n][half], left.v, tile.k[n][i].v + 2 * half);
+    UNROLL for (int i = 0; i < D / 32; i++) {
+      const Words4 left = *(const Words4*)(queries + 32 * i);
+      UNROLL for (int half = 0; half < 2; half++) UNROLL for (int n = 0; n < 2; n++) mma_m16n8k16(T{}, s[n][half], left.v, tile.k[n][i].v + 2 * half);
     }
     between();
     f32 p[2][2], most = top;
     UNROLL for (int n = 0; n < 2; n++) UNROLL for (int e = 0; e < 2; e++) {
-      p[n][e] = 8 * n + (i32)t * 2 + e < end ? (s[n][0][e] + s[n][1][e]) * c : Limits<f32>::lowest();
+      p[n][e] = 8 * n + (i32)t * 2 + e < end ? (s[n][0][e] + s[n][1][2 + e]) * c : Limits<f32>::lowest();
       most = max_fast(most, p[n][e]);
     }
     most = max_fast(most, shfl_xor(most, 1));
@@ -179,8 +180,8 @@ template <class T, int D> struct StepSums {
         const u32 row = CacheTile<T, D>::key(n), piece = 4 * i + t;
         k[n] = *(const Words4*)((i32)row < newest ? staged + (StepPlan<D>::KEYS + row) * D + (piece ^ row % 2 * 4) * 8 : new_key + piece * 8);
       }
+      const Words4 left = *(const Words4*)(queries + 32 * i);
       UNROLL for (int half = 0; half < 2; half++) {
-        const Words4 left = *(const Words4*)(queries + 64 * i + 8 * half);
         UNROLL for (int n = 0; n < 2; n++) {
           mma_m16n8k16(T{}, s[0][n][half], left.v, tile.k[n][i].v + 2 * half);
           mma_m16n8k16(T{}, s[1][n][half], left.v, k[n].v + 2 * half);
@@ -189,7 +190,7 @@ template <class T, int D> struct StepSums {
     }
     f32 p[2][2][2];
     UNROLL for (int w = 0; w < 2; w++) UNROLL for (int n = 0; n < 2; n++) UNROLL for (int e = 0; e < 2; e++) {
-      p[w][n][e] = 8 * n + (i32)t * 2 + e < (w ? second_end : end) ? (s[w][n][0][e] + s[w][n][1][e]) * c : Limits<f32>::lowest();
+      p[w][n][e] = 8 * n + (i32)t * 2 + e < (w ? second_end : end) ? (s[w][n][0][e] + s[w][n][1][2 + e]) * c : Limits<f32>::lowest();
       top = max_fast(top, p[w][n][e]);
     }
     top = max_fast(top, shfl_xor(top, 1));
@@ -228,8 +229,10 @@ template <class T, int D> struct StepSums {
     UNROLL for (int i = 0; i < D / 32; i++) {
       Words4 k[2];
       UNROLL for (int n = 0; n < 2; n++) k[n] = staged.key(n, i);
+      // The second half of queries in place of the first, with sums in the same registers.
+      const Words4 one = *(const Words4*)(queries + 32 * i), other{{one.v[1], one.v[1], one.v[3], one.v[3]}};
       UNROLL for (int half = 0; half < 2; half++) {
-        const Words4 left = *(const Words4*)(queries + 64 * i + 8 * half);
+        const Words4& left = half ? other : one;
         UNROLL for (int n = 0; n < 2; n++) {
           mma_m16n8k16(T{}, s[0][n], left.v, tile.k[n][i].v + 2 * half);
           mma_m16n8k16(T{}, s[1][n], left.v, k[n].v + 2 * half);
@@ -320,8 +323,8 @@ template <class T, int D> struct HeadPairs {
   }
 };
 
-// Element `at` of a head among the operands: lane t of four has words 8 t / 2 … of each 32 elements, of which every second is zero.
-template <int D> GPU_FN u32 operand_place(u32 at) { return at / 32 * 64 + at % 32 / 8 * 16 + at % 8 / 2 * 4 + at % 2; }
+// Element `at` of a head among the operands: lane t of four has words 8 t / 2 … of each 32 elements, the first of both halves before the others.
+template <int D> GPU_FN u32 operand_place(u32 at) { return at / 8 * 8 + at % 4 / 2 * 4 + at % 8 / 4 * 2 + at % 2; }
 template <class T, int D> GPU_FN void store_query(T* to, const typename HeadPairs<T, D>::Sides& x, bool interleaved) {
   UNROLL for (int j = 0; j < 2 * HeadPairs<T, D>::N; j++) {
     constexpr int N = HeadPairs<T, D>::N;
@@ -531,7 +534,7 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   // Of the head that this wave joins.
   const u32 own_sources = a.next.to ? a.next.sources((kv_head * heads + wave) % 2) : 0;
   const f32 c = (f32)a.scale * LOG2_E;
-  const T* const operands = queries + lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
+  const T* const operands = queries + lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 8;
   barrier();
   wait_for_previous();
   if (wave < heads + 2) all.place(wave, Head::load(all.row(b, kv_head, wave), a.interleaved), weight, cos, sin, queries, appends, line, length);
@@ -621,7 +624,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
     for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries_of(turn))[i] = Words4{};
   if (a.next.to && tid_x() < 64) table[tid_x()] = a.next.sources(tid_x() / 32);
   const f32 c = (f32)a.scale * LOG2_E;
-  const u32 operands = lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 16;
+  const u32 operands = lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 8;
   const Staged read(staged);
   barrier();
   wait_for_previous();

@@ -133,7 +133,7 @@ export type StepDim = (typeof stepDims)[number];
 
 /** Bytes of a block's queries, its new key and value, of each wave results and a pair for each head; of 16 keys and values of each wave. */
 const stepItem = (d: StepDim, waves: number): number =>
-  2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + waves * STEP_HEADS * 4 * (d + 2 + 2);
+  2 * (STEP_HEADS * (d + 32) + 2 * d) + waves * STEP_HEADS * 4 * (d + 2 + 2);
 const stepStage = (d: StepDim, waves = STEP_WAVES): number => waves * 2 * 16 * d * 2;
 /** Whether there is room for the second keys and values of each wave beside those in registers: it then goes through both at once. */
 const isStaged = (arch: string): boolean => stepItem(128, STEP_WAVES) + stepStage(128) <= sharedBudget(arch);
