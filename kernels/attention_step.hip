@@ -168,62 +168,9 @@ template <class T, int D> struct StepSums {
       mma_m16n8k16(T{}, o[i], left, right);
     }
   }
-  // The same of two tiles at once before any other, so that neither waits for the other: the second's values and keys are in shared memory,
-  // of odd keys the pieces of 16 bytes in another order, which keeps two rows from the same banks. Of its rows from `newest` on the new
-  // key and value, one behind the other, are taken.
-  GPU_METHOD void add_two(const CacheTile<T, D>& tile, const T* staged, const T* new_key, i32 newest, const T* queries, f32 c, i32 end, i32 second_end) {
-    const u32 t = lane_id() % 4;
-    f32 s[2][2][2][4] = {};
-    UNROLL for (int i = 0; i < D / 32; i++) {
-      Words4 k[2];
-      UNROLL for (int n = 0; n < 2; n++) {
-        const u32 row = CacheTile<T, D>::key(n), piece = 4 * i + t;
-        k[n] = *(const Words4*)((i32)row < newest ? staged + (StepPlan<D>::KEYS + row) * D + (piece ^ row % 2 * 4) * 8 : new_key + piece * 8);
-      }
-      const Words4 left = *(const Words4*)(queries + 32 * i);
-      UNROLL for (int half = 0; half < 2; half++) {
-        UNROLL for (int n = 0; n < 2; n++) {
-          mma_m16n8k16(T{}, s[0][n][half], left.v, tile.k[n][i].v + 2 * half);
-          mma_m16n8k16(T{}, s[1][n][half], left.v, k[n].v + 2 * half);
-        }
-      }
-    }
-    f32 p[2][2][2];
-    UNROLL for (int w = 0; w < 2; w++) UNROLL for (int n = 0; n < 2; n++) UNROLL for (int e = 0; e < 2; e++) {
-      p[w][n][e] = 8 * n + (i32)t * 2 + e < (w ? second_end : end) ? (s[w][n][0][e] + s[w][n][1][2 + e]) * c : Limits<f32>::lowest();
-      top = max_fast(top, p[w][n][e]);
-    }
-    top = max_fast(top, shfl_xor(top, 1));
-    top = max_fast(top, shfl_xor(top, 2));
-    const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
-    u32 right[2][2];
-    UNROLL for (int w = 0; w < 2; w++) UNROLL for (int n = 0; n < 2; n++) {
-      UNROLL for (int e = 0; e < 2; e++) {
-        p[w][n][e] = approx_exp2(p[w][n][e] - shift);
-        sum += p[w][n][e];
-      }
-      right[w][n] = pack2(T{}, p[w][n][0], p[w][n][1]);
-    }
-    UNROLL for (int h = 0; h < D / 64; h++) {
-      Words4 v[4];
-      UNROLL for (int i = 0; i < 4; i++) {
-        const u32 row = CacheTile<T, D>::value(i);
-        v[i] = *(const Words4*)(((i32)row < newest ? staged + row * D : new_key + D) + 64 * h + lane_id() / 4 * 8);
-      }
-      UNROLL for (int j = 0; j < 4; j++) UNROLL for (int w = 0; w < 2; w++) {
-        u32 left[4];
-        UNROLL for (int pair = 0; pair < 2; pair++) {
-          const u32 one = w ? v[2 * pair].v[j] : tile.v[2 * pair][h].v[j], other = w ? v[2 * pair + 1].v[j] : tile.v[2 * pair + 1][h].v[j];
-          left[2 * pair] = (u32)(u16)one | (u32)(u16)other << 16;
-          left[2 * pair + 1] = one >> 16 | other >> 16 << 16;
-        }
-        mma_m16n8k16(T{}, o[4 * h + j], left, right[w]);
-      }
-    }
-  }
-  // The same of a tile and the one behind it, which is staged (StagedTile): its first `end` keys count, of both together. `between` is
-  // called when all keys are done with, and all lanes have read theirs.
-  template <class Between> GPU_METHOD void add_pair(const CacheTile<T, D>& tile, const StagedTile<T, D>& staged, const T* queries, f32 c, i32 end, bool first, Between between) {
+  // The same of two tiles at once, so that neither waits for the other, of which the second is staged: its first `second_end` keys count.
+  // `between` is called when all keys are done with, and all lanes have read theirs.
+  template <class Between> GPU_METHOD void add_pair(const CacheTile<T, D>& tile, const StagedTile<T, D>& staged, const T* queries, f32 c, i32 end, i32 second_end, bool first, Between between) {
     const u32 t = lane_id() % 4;
     f32 s[2][2][4] = {};
     UNROLL for (int i = 0; i < D / 32; i++) {
@@ -241,7 +188,7 @@ template <class T, int D> struct StepSums {
     }
     f32 p[2][2][2], most = top;
     UNROLL for (int w = 0; w < 2; w++) UNROLL for (int n = 0; n < 2; n++) UNROLL for (int e = 0; e < 2; e++) {
-      p[w][n][e] = 16 * w + 8 * n + (i32)t * 2 + e < end ? s[w][n][e] * c : Limits<f32>::lowest();
+      p[w][n][e] = 8 * n + (i32)t * 2 + e < (w ? second_end : end) ? s[w][n][e] * c : Limits<f32>::lowest();
       most = max_fast(most, p[w][n][e]);
     }
     most = max_fast(most, shfl_xor(most, 1));
@@ -485,7 +432,7 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   typedef StepPlan<D> P;
   typedef HeadPairs<T, D> Head;
   const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads;
-  const u32 place = bid_x() / a.splits, split = bid_x() - place * a.splits, b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
+  const u32 b = bid_x() / (a.splits * a.kv_heads), rest = bid_x() - b * (a.splits * a.kv_heads), kv_head = rest / a.splits, split = rest - kv_head * a.splits;
   const i64 count = a.lengths[b];
   const i32 length = count < 0 ? 0 : count < (i64)a.capacity ? (i32)count : (i32)a.capacity;
   const i32 first = a.window && (i32)a.window < length ? length - (i32)a.window : 0;
@@ -512,13 +459,12 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   // The second tile of the wave on its way to shared memory: values, then keys.
   const u32 second = begin + Waves;
   const bool both = STEP_STAGED && (GPU_TILE_LOCKSTEP ? from + Waves < to : second < to);
-  T* const staged = (T*)(results + Waves * P::LEFT) + wave * 2 * P::KEYS * D;
-  if (both) UNROLL for (u32 i = 0; i < P::KEYS * D / 256; i++) {
-    const u32 at = (i * 32 + lane_id()) * 8, row = at / D;
-    const bool is = (i32)row < cached(second);
-    const size_t place = is ? (size_t)first_of(second) * D + at : 0;
-    copy16_async(staged + at, values + place, is, true);
-    copy16_async(staged + P::KEYS * D + (at ^ row % 2 * 32), keys + place, is, true);
+  typedef StagedTile<T, D> Staged;
+  T* const staged = (T*)(results + Waves * P::LEFT) + wave * Staged::ELEMENTS;
+  if (both) {
+    const size_t at = second < to ? (size_t)first_of(second) * D : 0;
+    Staged::load_keys(staged, keys + at, cached(second));
+    Staged::load_values(staged, values + at, cached(second));
   }
 
   const StepHeads<T, D> all{a, heads};
@@ -544,16 +490,18 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   u32 round = 0;
   if (both) {
     const i32 end = begin < to ? length - first_of(begin) : 0, second_end = second < to ? length - first_of(second) : 0;
-    if (GPU_TILE_LOCKSTEP && appends && begin + 1 == to) tile.put_newest(queries + P::NEWEST, queries + P::NEWEST + D, end - 1);
+    const T* const newest = queries + P::NEWEST;
+    if (GPU_TILE_LOCKSTEP && appends && begin + 1 == to) tile.put_newest(newest, newest + D, end - 1);
     copies_wait();
     wave_sync();
-    sums.add_two(tile, staged, queries + P::NEWEST, appends && second + 1 == to ? second_end - 1 : P::KEYS, operands, c, end, second_end);
-    round = 2;
+    if (appends && second + 1 == to) Staged::put_newest(staged, newest, newest + D, (u32)(second_end - 1));
+    wave_sync();
     const u32 next = second + Waves;
-    if (cached(next) > 0) {
-      tile.load_keys(keys + first_of(next) * D, cached(next));
-      tile.load_values(values + first_of(next) * D, cached(next));
-    }
+    sums.add_pair(tile, Staged(staged), operands, c, end, second_end, true, [&] {
+      if (cached(next) > 0) tile.load_keys(keys + first_of(next) * D, cached(next));
+    });
+    round = 2;
+    if (cached(next) > 0) tile.load_values(values + first_of(next) * D, cached(next));
   }
   NO_UNROLL for (; round < rounds; round++) {
     const u32 own = begin + round * Waves, next = own + Waves;
@@ -658,7 +606,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
       if (brought) own = next_own;
       const u32 of = brought ? number + 1 : number;
       const bool more = !brought || goes_on;
-      sums.add_pair(tile, read, queries + operands, c, end, is_first, [&] { if (more) send(of, own, true); });
+      sums.add_pair(tile, read, queries + operands, c, end, end - P::KEYS, is_first, [&] { if (more) send(of, own, true); });
       if (more) send(of, own, false);
       is_first = false;
       if (brought) break;
