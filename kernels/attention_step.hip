@@ -7,15 +7,17 @@
 // elements apart. lengths[b] counts the new position. cos, sin: a row of D/2 for each position, which is the place minus padding[b].
 //
 // attention_steps_<D>_T: the same where there are more kv heads of all sequences than blocks, which take them one after the other.
+// attention_cluster_<D>_T: the same of few kv heads with few keys, where the device has clusters.
 //
 // Launch: STEP_WAVES waves to a block, batch · kv_heads · splits blocks; STEPS_WAVES waves to each of `blocks` blocks of attention_steps,
-// which have at most 32 kv heads each. A wave takes 16 keys at a time straight into the registers that products read: nobody else
+// which have at most 32 kv heads each; CLUSTER_WAVES waves to each of STEP_CLUSTER blocks of a kv head of attention_cluster. A wave takes 16 keys at a time straight into the registers that products read: nobody else
 // needs them. Its first ones and angles are on their way before the kernel that makes q, k and v has ended, and those of the next
 // kv head before the last one's are joined; the new key comes from shared memory, where attention_step has a wave's second ones, too, and
 // goes through both at once. Parts, scratch and counters as in
 // attention_decode.hip, but a part is for STEP_WAVES · 16 keys, and up to twice as many are one: to join parts takes as long.
 // Traffic: the cache once.
 #include "attention-parts.h"
+#include "gpu/cluster.h"
 #include "gpu/warpgroup.h"
 #include "head-norm.h"
 #include "turn.h"
@@ -39,9 +41,13 @@ template <class T> struct Stepping {
 // Queries lie as operands of the unit do, with zeros in place of the heads 8 to 15 that there are not: twice as many words. Rows are
 // four vectors of 16 bytes apart modulo eight: two of them are read at once.
 template <int D> struct StepPlan {
-  static constexpr int HEADS = 8, KEYS = 16, PAIRS = D / 64, Q_PITCH = 2 * D + 32, PITCH = D + 2;
+  static constexpr int HEADS = 8, KEYS = 16, Q_PITCH = 2 * D + 32, PITCH = D + 2;
   // In elements: where the new key and value begin behind the queries, and all of them.
   static constexpr int NEWEST = HEADS * Q_PITCH, SHARED = NEWEST + 2 * D;
+};
+// Of clusters queries lie as they are.
+template <int D> struct ClusterPlan {
+  static constexpr int Q_PITCH = D + 32, PITCH = D + 4;
 };
 
 #if GPU_TILE == TILE_MMA
@@ -87,13 +93,28 @@ template <class T, int D> struct StepSums {
 
   // queries: where this lane's operands begin. c: what makes powers of two of scores. The tile's first `end` keys count. `first`: nothing was added before. `between` is called when all keys are done with.
   template <class Between> GPU_METHOD void add(const CacheTile<T, D>& tile, const T* queries, f32 c, i32 end, bool first, Between between) {
-    const u32 t = lane_id() % 4;
     f32 s[2][2][4] = {};
     UNROLL for (int i = 0; i < D / 32; i++) UNROLL for (int half = 0; half < 2; half++) {
       const Words4 left = *(const Words4*)(queries + 64 * i + 8 * half);
       UNROLL for (int n = 0; n < 2; n++) mma_m16n8k16(T{}, s[n][half], left.v, tile.k[n][i].v + 2 * half);
     }
     between();
+    add_scores(tile, s, c, end, first);
+  }
+  // The same where queries lie as they are.
+  template <class Between> GPU_METHOD void add_rows(const CacheTile<T, D>& tile, const T* queries, f32 c, i32 end, bool first, Between between) {
+    f32 s[2][2][4] = {};
+    Words4 row[D / 32];
+    UNROLL for (int i = 0; i < D / 32; i++) row[i] = *(const Words4*)(queries + 32 * i);
+    UNROLL for (int i = 0; i < D / 32; i++) UNROLL for (int half = 0; half < 2; half++) {
+      const u32 left[4] = {row[i].v[2 * half], 0, row[i].v[2 * half + 1], 0};
+      UNROLL for (int n = 0; n < 2; n++) mma_m16n8k16(T{}, s[n][half], left, tile.k[n][i].v + 2 * half);
+    }
+    between();
+    add_scores(tile, s, c, end, first);
+  }
+  GPU_METHOD void add_scores(const CacheTile<T, D>& tile, const f32 (&s)[2][2][4], f32 c, i32 end, bool first) {
+    const u32 t = lane_id() % 4;
     f32 p[2][2], most = top;
     UNROLL for (int n = 0; n < 2; n++) UNROLL for (int e = 0; e < 2; e++) {
       p[n][e] = 8 * n + (i32)t * 2 + e < end ? (s[n][0][e] + s[n][1][e]) * c : Limits<f32>::lowest();
@@ -189,13 +210,13 @@ template <class T, int D> struct StepSums {
   }
 };
 
-// A head that a warp turns: pairs PAIRS · lane … of it, first sides and then second ones.
-template <class T, int D> struct HeadPairs {
-  static constexpr int N = StepPlan<D>::PAIRS;
+// A head that Lanes lanes turn: pairs N · lane … of it, first sides and then second ones.
+template <class T, int D, int Lanes = 32> struct HeadPairs {
+  static constexpr int N = D / 2 / Lanes;
   typedef Vec<T, N> Side;
   typedef Vec<T, 2 * N> Sides;
   GPU_FN Sides load(const T* from, bool interleaved) {
-    const u32 at = lane_id() * N;
+    const u32 at = lane_id() % Lanes * N;
     Sides x;
     if (interleaved) {
       const Sides both = *(const Sides*)(from + 2 * at);
@@ -207,7 +228,7 @@ template <class T, int D> struct HeadPairs {
     return x;
   }
   GPU_FN void store(T* to, const Sides& x, bool interleaved) {
-    const u32 at = lane_id() * N;
+    const u32 at = lane_id() % Lanes * N;
     if (interleaved) {
       Sides both;
       UNROLL for (int j = 0; j < N; j++) both.v[2 * j] = x.v[j], both.v[2 * j + 1] = x.v[N + j];
@@ -314,6 +335,15 @@ template <class T, int D, int Waves> struct StagedHeads {
   }
 };
 
+// What sums of a head are multiplied with, of which `shift` is the greatest score.
+template <class T> GPU_FN f32 share_of(const Stepping<T>& a, u32 b, u32 head, f32 shift, f32 total) {
+  // A sink that is greater than all scores leaves little of them.
+  const f32 sink = a.sinks ? widen(a.sinks[head]) * LOG2_E : Limits<f32>::lowest(), greatest = max_fast(shift, sink);
+  const f32 fix = a.sinks ? approx_exp2(shift - greatest) : 1.0f, sinks = a.sinks ? approx_exp2(sink - greatest) : 0.0f;
+  // A head that sees no key gives zeros.
+  return total == 0 && a.lengths[b] <= 0 ? 0.0f : fix * approx_recip(m_fma(total, fix, sinks));
+}
+
 // What the waves of a block leave, as one: the result, or part `split` of it. Code for an order makes that without longer.
 template <class T, int D, int Waves, bool Ordered>
 GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u32 parts, const f32* results) {
@@ -344,11 +374,7 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
       if (col == 0) *(Vec<f32, 2>*)(scratch_pairs + part_at * 2) = Vec<f32, 2>{{top, total}};
       continue;
     }
-    // A sink that is greater than all scores leaves little of them.
-    const f32 sink = a.sinks ? widen(a.sinks[first_head + h]) * LOG2_E : Limits<f32>::lowest(), greatest = max_fast(shift, sink);
-    const f32 fix = a.sinks ? approx_exp2(shift - greatest) : 1.0f, sinks = a.sinks ? approx_exp2(sink - greatest) : 0.0f;
-    // A head that sees no key gives zeros.
-    const f32 by = total == 0 && a.lengths[place / a.kv_heads] <= 0 ? 0.0f : fix * approx_recip(m_fma(total, fix, sinks));
+    const f32 by = share_of(a, place / a.kv_heads, first_head + h, shift, total);
     Vec<T, 4> y;
     UNROLL for (int e = 0; e < 4; e++) y.v[e] = narrow<T>(x[e] * by);
     *(Vec<T, 4>*)(a.out + at * D + col) = y;
@@ -549,6 +575,159 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   barrier();
   join_waves<T, D, Waves, true>(shared, a, item.place, 0, 1, results_of(turn));
 }
+
+// N sums and {top, sum} of `count` of up to Most parts, at least one, as one.
+template <u32 Most, int N> GPU_FN void join(const f32* pairs, const f32* results, u32 pairs_apart, u32 apart, u32 count, Vec<f32, 2>& pair, Vec<f32, N>& sum) {
+  Vec<f32, 2> from[Most];
+  Vec<f32, N> x[Most];
+  UNROLL for (u32 i = 0; i < Most; i++) {
+    from[i] = *(const Vec<f32, 2>*)(pairs + (i < count ? i : 0) * pairs_apart);
+    x[i] = *(const Vec<f32, N>*)(results + (i < count ? i : 0) * apart);
+  }
+  f32 top = Limits<f32>::lowest(), total = 0;
+  UNROLL for (u32 i = 0; i < Most; i++) top = max_fast(top, from[i].v[0]);
+  const f32 shift = top == Limits<f32>::lowest() ? 0 : top;
+  UNROLL for (int e = 0; e < N; e++) sum.v[e] = 0;
+  UNROLL for (u32 i = 0; i < Most; i++) {
+    const f32 counts = i < count ? approx_exp2(from[i].v[0] - shift) : 0.0f;
+    total = m_fma(from[i].v[1], counts, total);
+    UNROLL for (int e = 0; e < N; e++) sum.v[e] = m_fma(x[i].v[e], counts, sum.v[e]);
+  }
+  pair = Vec<f32, 2>{{top, total}};
+}
+
+// What makes the mean square of a head 1, of which each of Lanes neighbours has N elements. Squares that overflow or vanish are rare.
+template <class T, int N, u32 Lanes> GPU_FN f32 quick_factor(const Vec<T, N>& own, f32 eps) {
+  f32 squares = 0;
+  UNROLL for (int j = 0; j < N; j++) squares = m_fma(widen(own.v[j]), widen(own.v[j]), squares);
+  UNROLL for (u32 mask = Lanes / 2; mask; mask /= 2) squares += shfl_xor(squares, mask);
+  if (wave_any(!(squares > 1e-20f && squares < 1e30f))) return head_factor<T, N>(own, (const T*)nullptr, Lanes * N, Lanes, eps);
+  return approx_rsqrt(m_fma(squares, 1.0f / (Lanes * N), eps));
+}
+
+// The same by clusters of blocks that share the keys of one kv head, a tile to each of their waves as long as there are enough. A block joins its
+// waves, and D / BLOCKS columns of all blocks, which send them there. It has a wave for each quarter of a multiprocessor, so that it stands
+// beside blocks of the products before and behind it: its keys are there before the queries are, and the weights behind it soon after.
+template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, const Stepping<T>& a) {
+  constexpr u32 KEYS = StepPlan<D>::KEYS, HEADS = StepPlan<D>::HEADS, PITCH = ClusterPlan<D>::PITCH, Q_PITCH = ClusterPlan<D>::Q_PITCH;
+  constexpr u32 BLOCKS = GPU_CLUSTERS ? STEP_CLUSTER : 1, ALL = BLOCKS * Waves, COLUMNS = D / BLOCKS;
+  constexpr u32 LANES = 16, AT_ONCE = Waves * 32 / LANES, JOBS = (HEADS + 2 + AT_ONCE - 1) / AT_ONCE;
+  typedef HeadPairs<T, D, LANES> Head;
+  const u32 wave = tid_x() / 32, g = lane_id() / 4, t = lane_id() % 4, heads = a.heads / a.kv_heads;
+  const u32 place = bid_x() / STEP_CLUSTER, rank = bid_x() % STEP_CLUSTER, b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
+  if (rank >= BLOCKS) return wait_for_previous();
+  // Queries as they are multiplied, the new key and value; of each wave (heads, D) results and {top, sum} of each head; the same of each
+  // block, (heads, COLUMNS).
+  T* const queries = shared;
+  T* const newest = queries + HEADS * Q_PITCH;
+  f32* const results = (f32*)(newest + 2 * D);
+  f32* const pairs = results + Waves * heads * PITCH;
+  f32* const sent = pairs + Waves * heads * 2;
+  f32* const sent_pairs = sent + BLOCKS * heads * COLUMNS;
+  Signal* const signal = (Signal*)(sent_pairs + BLOCKS * heads * 2);
+  const i64 count = a.lengths[b];
+  const i32 length = count < 0 ? 0 : count < (i64)a.capacity ? (i32)count : (i32)a.capacity;
+  const i32 first = a.window && (i32)a.window < length ? length - (i32)a.window : 0;
+  const u32 tiles = (u32)(length - first + KEYS - 1) / KEYS, parts = tiles < BLOCKS ? tiles : BLOCKS;
+  if (tid_x() == 0) {
+    make_signal(signal, 1);
+    signals_made();
+    expect_bytes(signal, parts * heads * 4 * (COLUMNS + 2));
+  }
+  cluster_come();
+
+  // Of a tile: its first key, and how many keys of the cache it has, without the newest.
+  const size_t line = b * a.cache_b + kv_head * a.cache_h;
+  const T *const keys = a.k_cache + line, *const values = a.v_cache + line;
+  const auto first_of = [&](u32 tile) { return first + (i32)(tile * KEYS); };
+  const auto cached = [&](u32 tile) { return tile < tiles ? length - 1 - first_of(tile) : 0; };
+  CacheTile<T, D> tile;
+  const u32 begin = wave * BLOCKS + rank;
+  if (cached(begin) > 0) {
+    tile.load_keys(keys + first_of(begin) * D, cached(begin));
+    tile.load_values(values + first_of(begin) * D, cached(begin));
+  } else tile.clear();
+  // A head to each LANES lanes; the block of the last tile has the newest, too.
+  const bool appends = tiles && (tiles - 1) % BLOCKS == rank;
+  const u32 jobs = heads + (appends ? 2 : 0);
+  const StepHeads<T, D> all{a, heads};
+  const auto job_of = [&](u32 i) { return tid_x() / LANES + i * AT_ONCE; };
+  const size_t angles = all.angles(length - 1 - (a.padding ? (i32)a.padding[b] : 0)) + lane_id() % LANES * Head::N;
+  const typename Head::Side cos = *(const typename Head::Side*)(a.cos + angles), sin = *(const typename Head::Side*)(a.sin + angles);
+  typename Head::Sides by[JOBS], x[JOBS];
+  const T* row[JOBS];
+  UNROLL for (u32 i = 0; i < JOBS; i++) {
+    if (a.q_norm) by[i] = Head::load(job_of(i) < heads ? a.q_norm : a.k_norm, a.interleaved);
+    row[i] = all.row(place, job_of(i) < jobs ? job_of(i) : 0);
+  }
+  for (u32 i = heads * Q_PITCH / 8 + tid_x(); i < HEADS * Q_PITCH / 8; i += bdim_x()) ((Words4*)queries)[i] = Words4{};
+  cluster_wait();
+  wait_for_previous();
+
+  UNROLL for (u32 i = 0; i < JOBS; i++) x[i] = Head::load(row[i], a.interleaved);
+  UNROLL for (u32 i = 0; i < JOBS; i++) {
+    const u32 job = job_of(i);
+    if (i && wave * (32 / LANES) + i * AT_ONCE >= jobs) break;
+    typename Head::Sides y = x[i];
+    if (a.q_norm) {
+      const f32 factor = quick_factor<T, 2 * Head::N, LANES>(y, a.eps);
+      UNROLL for (int j = 0; j < 2 * Head::N; j++) y.v[j] = narrow<T>(widen(y.v[j]) * factor * widen(by[i].v[j]));
+    }
+    UNROLL for (int j = 0; j < Head::N; j++) turn(y.v[j], y.v[Head::N + j], cos.v[j], sin.v[j]);
+    if (job == heads + 1) y = x[i];
+    if (job >= jobs) continue;
+    Head::store(job < heads ? queries + job * Q_PITCH : newest + (job - heads) * D, y, a.interleaved);
+    if (job >= heads) Head::store((job == heads ? a.k_cache : a.v_cache) + line + (size_t)(length - 1) * D, y, a.interleaved);
+  }
+  barrier();
+
+  StepSums<T, D> sums;
+  const f32 c = a.scale * LOG2_E;
+  NO_UNROLL for (u32 round = 0; round < (tiles + ALL - 1) / ALL; round++) {
+    const u32 own = begin + round * ALL, next = own + ALL;
+    if (!GPU_TILE_LOCKSTEP && own >= tiles) break;
+    const i32 end = own < tiles ? length - first_of(own) : 0;
+    if (own + 1 == tiles) tile.put_newest(newest, newest + D, end - 1);
+    sums.add_rows(tile, queries + g * Q_PITCH + t * 8, c, end, round == 0, [&] {
+      if (cached(next) > 0) tile.load_keys(keys + first_of(next) * D, cached(next));
+    });
+    if (cached(next) > 0) tile.load_values(values + first_of(next) * D, cached(next));
+  }
+  UNROLL for (u32 mask = 1; mask < 4; mask *= 2) sums.sum += shfl_xor(sums.sum, mask);
+  if (begin < tiles) {
+    if (t == 0 && g < heads) *(Vec<f32, 2>*)(pairs + (wave * heads + g) * 2) = Vec<f32, 2>{{sums.top, sums.sum}};
+    UNROLL for (u32 e = 0; e < 2; e++)
+      if (2 * t + e < heads) UNROLL for (u32 i = 0; i < D / 16; i += 2)
+        *(Vec<f32, 4>*)(results + (wave * heads + 2 * t + e) * PITCH + i / 4 * 64 + 8 * g + i % 4 * 2) =
+            Vec<f32, 4>{{sums.o[i][e], sums.o[i][2 + e], sums.o[i + 1][e], sums.o[i + 1][2 + e]}};
+  }
+  barrier();
+  // Four columns of a head to a thread, those of one block behind those of another.
+  constexpr u32 PIECES = COLUMNS / 4, TIMES = HEADS * D / 4 / (Waves * 32);
+  const u32 rounds = tiles <= rank ? 0 : (tiles - rank + BLOCKS - 1) / BLOCKS, active = rounds < Waves ? rounds : Waves;
+  Vec<f32, 2> own_pair[TIMES];
+  Vec<f32, 4> own[TIMES];
+  UNROLL for (u32 i = 0; i < TIMES; i++) {
+    const u32 at = tid_x() + i * Waves * 32, h = at / PIECES % HEADS, column = at / (PIECES * HEADS) * COLUMNS + at % PIECES * 4;
+    own[i] = Vec<f32, 4>{}, own_pair[i] = Vec<f32, 2>{{Limits<f32>::lowest(), 0}};
+    if (h < heads) join<Waves>(pairs + h * 2, results + h * PITCH + column, heads * 2, heads * PITCH, active, own_pair[i], own[i]);
+  }
+  if (active) UNROLL for (u32 i = 0; i < TIMES; i++) {
+    const u32 at = tid_x() + i * Waves * 32, h = at / PIECES % HEADS, to = at / (PIECES * HEADS), part = rank * heads + h;
+    if (h >= heads) continue;
+    cluster_send(sent + part * COLUMNS + at % PIECES * 4, own[i], to, signal);
+    if (at % PIECES == 0) cluster_send(sent_pairs + part * 2, own_pair[i], to, signal);
+  }
+  cluster_await(signal);
+  for (u32 i = tid_x(); i < heads * COLUMNS; i += bdim_x()) {
+    const u32 h = i / COLUMNS, column = i % COLUMNS, head = kv_head * heads + h;
+    Vec<f32, 2> pair;
+    Vec<f32, 1> sum;
+    join<BLOCKS>(sent_pairs + h * 2, sent + h * COLUMNS + column, heads * 2, heads * COLUMNS, parts, pair, sum);
+    const f32 shift = pair.v[0] == Limits<f32>::lowest() ? 0 : pair.v[0];
+    a.out[((size_t)b * a.heads + head) * D + rank * COLUMNS + column] = narrow<T>(sum.v[0] * share_of(a, b, head, shift, pair.v[1]));
+  }
+}
 #endif
 
 #if GPU_TILE == TILE_MMA
@@ -560,15 +739,18 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
 #else
 #define STEP_BODY(name, T, D, waves)
 #endif
-#define STEP(name, T, D, waves, crowd) \
-  KERNEL_EARLY(waves * 32, crowd, name##_##D##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const T* q_norm, const T* k_norm, \
+#define STEP_CLUSTERED(threads, crowd, ...) KERNEL_CLUSTER(threads, crowd, STEP_CLUSTER, __VA_ARGS__)
+#define STEP(kind, name, T, D, waves, crowd) \
+  kind(waves * 32, crowd, name##_##D##_##T, const T* q, const T* k, const T* v, const T* cos, const T* sin, const T* q_norm, const T* k_norm, \
                const T* sinks, const i64* lengths, const i64* padding, T* out, T* ordered, T* k_cache, T* v_cache, f32* scratch, u32* counters, size_t batch, size_t heads, \
                size_t kv_heads, size_t capacity, size_t q_row, size_t k_row, size_t v_row, size_t cache_b, size_t cache_h, size_t window, f64 eps, f64 scale, \
                u32 interleaved, u32 splits, u32 order) { \
     STEP_BODY(name, T, D, waves) \
   }
-#define STEP_BOTH(T, D) STEP(attention_step, T, D, STEP_WAVES, 1) STEP(attention_steps, T, D, STEPS_WAVES, STEPS_CROWD)
-#define STEP_ALL(T) STEP_BOTH(T, 64) STEP_BOTH(T, 128)
+#define STEP_EACH(T, D) \
+  STEP(KERNEL_EARLY, attention_step, T, D, STEP_WAVES, 1) STEP(KERNEL_EARLY, attention_steps, T, D, STEPS_WAVES, STEPS_CROWD) \
+  STEP(STEP_CLUSTERED, attention_cluster, T, D, CLUSTER_WAVES, 1)
+#define STEP_ALL(T) STEP_EACH(T, 64) STEP_EACH(T, 128)
 GPU_bf16(STEP_ALL)
 GPU_f16(STEP_ALL)
 

@@ -54,6 +54,8 @@ export interface DecodePlan {
 export interface StepPlan {
   /** Blocks have several kv heads, one after the other. */
   readonly several: boolean;
+  /** Clusters of blocks share the keys of one. */
+  readonly clustered: boolean;
   readonly threads: number;
   readonly blocks: number;
   /** Parts that keys are cut into. */
@@ -126,6 +128,10 @@ const STEPS_WAVES = 6;
 const STEPS_CROWD = 2;
 const STEPS_ITEMS = 32;
 export const STEP_HEADS = 8;
+/** Of clusters of blocks that share the keys of a kv head: blocks and waves of each. With more keys than 16 to each wave parts are as fast. */
+const STEP_CLUSTER = 8;
+const CLUSTER_WAVES = 4;
+const CLUSTER_KEYS = 16 * STEP_CLUSTER * CLUSTER_WAVES;
 export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
 
@@ -133,6 +139,9 @@ export type StepDim = (typeof stepDims)[number];
 const stepItem = (d: StepDim, waves: number, heads: number): number =>
   2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + waves * heads * 4 * (d + 2 + 2);
 const stepStage = (d: StepDim): number => STEP_WAVES * 2 * 16 * d * 2;
+/** The same of a block of a cluster, with its part of the results of each, and a signal. */
+const clusterShared = (d: StepDim, heads: number): number =>
+  2 * (STEP_HEADS * (d + 32) + 2 * d) + 4 * heads * (CLUSTER_WAVES * (d + 4 + 2) + d + 2 * STEP_CLUSTER) + 8;
 /** Whether there is room for the second keys and values of each wave beside those in registers: it then goes through both at once. */
 const isStaged = (arch: string): boolean =>
   stepItem(128, STEP_WAVES, STEP_HEADS) + stepStage(128) <= sharedBudget(arch);
@@ -151,7 +160,7 @@ export const prefillDefines = (arch: string) => ({
 });
 
 export const stepDefines = (arch: string) => ({
-  ...{ ...unitDefines, PAGE_SIZE, STEP_WAVES, STEPS_WAVES, STEPS_CROWD },
+  ...{ ...unitDefines, PAGE_SIZE, STEP_WAVES, STEPS_WAVES, STEPS_CROWD, STEP_CLUSTER, CLUSTER_WAVES },
   STEP_STAGED: Number(isStaged(arch)),
 });
 
@@ -260,18 +269,32 @@ export function planStep(
   capacity: number,
   arch: string,
 ): StepPlan {
+  const blocks = items * STEP_CLUSTER;
+  if (hasWarpgroups(arch) && blocks <= 2 * multiprocessors && capacity <= CLUSTER_KEYS)
+    return {
+      ...{ several: false, clustered: true, threads: 32 * CLUSTER_WAVES, blocks, splits: 1, capacity },
+      shared: clusterShared(d, heads),
+    };
   const several = items > multiprocessors;
   const waves = several ? STEPS_WAVES : STEP_WAVES;
   const item = stepItem(d, waves, heads);
   if (several) {
     const blocks = Math.min(items, Math.max(multiprocessors * STEPS_CROWD, Math.ceil(items / STEPS_ITEMS)));
     // Of two items, and of each wave a head with its angles.
-    return { several, threads: 32 * waves, blocks, splits: 1, capacity, shared: waves * 4 * d + 2 * item };
+    return {
+      several,
+      clustered: false,
+      threads: 32 * waves,
+      blocks,
+      splits: 1,
+      capacity,
+      shared: waves * 4 * d + 2 * item,
+    };
   }
   // Parts of each item's keys: a block to a multiprocessor, which has keys for all its waves.
   const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * waves)), Math.floor(multiprocessors / items)));
   const shared = item + (capacity > 16 * waves && isStaged(arch) ? stepStage(d) : 0);
-  return { several, threads: 32 * waves, blocks: items * splits, splits, capacity, shared };
+  return { several, clustered: false, threads: 32 * waves, blocks: items * splits, splits, capacity, shared };
 }
 
 /** `rows` are those of all heads that share keys. */
