@@ -3,8 +3,15 @@
 #ifndef WICK_GPU_CLUSTER_H
 #define WICK_GPU_CLUSTER_H
 #include "gpu/memory.h"
-#ifndef GPU_CLUSTERS
+
+// KERNEL_CLUSTER is KERNEL_EARLY of clusters of `size` blocks that follow each other.
+#if GPU_NVIDIA && __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ >= 12
+#define GPU_CLUSTERS 1
+#define KERNEL_CLUSTER(threads, blocks, size, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_CLUSTER(threads, blocks, size), name, __VA_ARGS__)
+#define GPU_BOUNDS_CLUSTER(threads, blocks, size) (void)0, __cluster_dims__(size, 1, 1) __launch_bounds__(threads, blocks)
+#else
 #define GPU_CLUSTERS 0
+#define KERNEL_CLUSTER(threads, blocks, size, ...) KERNEL_EARLY(threads, blocks, __VA_ARGS__)
 #endif
 
 namespace gpu {

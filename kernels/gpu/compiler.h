@@ -28,8 +28,8 @@
 // ---------------------------------------------------------------------------------------------------------------------
 // KERNEL_BOUNDS(threads, name, arguments…) { body }; KERNEL allows 1024 threads. KERNEL_CROWDED also asks for registers to
 // be few enough that so many blocks share a multiprocessor; only NVIDIA's compiler needs to be told. KERNEL_EARLY is the same for
-// bodies that call wait_for_previous() by themselves (gpu/entry.h), as every thread of them must; KERNEL_CLUSTER is for those of clusters of
-// `size` blocks (gpu/cluster.h). KERNEL_MATRIX is for kernels whose products of T a matrix unit makes.
+// bodies that call wait_for_previous() by themselves (gpu/entry.h), as every thread of them must. KERNEL_MATRIX is for kernels
+// whose products of T a matrix unit makes.
 //
 // Without GPU_PICK a program has all kernels of its source. With -DGPU_PICK it has those for which -DGPU_PICK_<name> is given
 // (as it stands, which defines it as 1; no other value counts). The others become templates that nobody instantiates: their
@@ -39,7 +39,6 @@
 #define KERNEL_MATRIX(T, threads, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_MATRIX(T, threads), name, __VA_ARGS__)
 #define KERNEL_CROWDED(threads, blocks, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_CROWDED(threads, blocks), name, __VA_ARGS__)
 #define KERNEL_EARLY(threads, blocks, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_EARLY(threads, blocks), name, __VA_ARGS__)
-#define KERNEL_CLUSTER(threads, blocks, size, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_CLUSTER(threads, blocks, size), name, __VA_ARGS__)
 #define GPU_NO_KERNEL(bounds, name, ...) template <int> GPU_FN void name(__VA_ARGS__)
 #ifdef GPU_PICK
 // GPU_PICK_<name> is 1 or stands for itself; GPU_PICKED_1 brings the comma that makes GPU_KERNEL the second of the list.
@@ -69,7 +68,6 @@
 #define GPU_BOUNDS(threads) amdgpu_flat_work_group_size(1, threads)
 #define GPU_BOUNDS_CROWDED(threads, blocks) GPU_BOUNDS(threads)
 #define GPU_BOUNDS_EARLY(threads, blocks) GPU_BOUNDS(threads)
-#define GPU_BOUNDS_CLUSTER(threads, blocks, size) GPU_BOUNDS(threads)
 // Where a thread may have 512 registers, LLVM has MFMA leave results in the half that other instructions cannot use; two waves to a
 // SIMD are given 256, in which all can. Kernels of f32 need more.
 #if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)
@@ -98,12 +96,6 @@
 #define GPU_BOUNDS(threads) gpu::wait_for_previous(), __launch_bounds__(threads)
 #define GPU_BOUNDS_CROWDED(threads, blocks) gpu::wait_for_previous(), __launch_bounds__(threads, blocks)
 #define GPU_BOUNDS_EARLY(threads, blocks) (void)0, __launch_bounds__(threads, blocks)
-#if __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ >= 12
-#define GPU_CLUSTERS 1
-#define GPU_BOUNDS_CLUSTER(threads, blocks, size) (void)0, __cluster_dims__(size, 1, 1) __launch_bounds__(threads, blocks)
-#else
-#define GPU_BOUNDS_CLUSTER(threads, blocks, size) GPU_BOUNDS_EARLY(threads, blocks)
-#endif
 #define GPU_BOUNDS_MATRIX(T, threads) GPU_BOUNDS(threads)
 #define SHARED(T, name, N) __shared__ __align__(16) T name[N]
 // Warpgroups read what begins at a multiple of 1024 bytes.
@@ -126,7 +118,6 @@
 #define GPU_RARE GPU_FN
 #define GPU_BOUNDS_CROWDED(threads, blocks) GPU_BOUNDS(threads)
 #define GPU_BOUNDS_EARLY(threads, blocks) GPU_BOUNDS(threads)
-#define GPU_BOUNDS_CLUSTER(threads, blocks, size) GPU_BOUNDS(threads)
 #define GPU_BOUNDS_MATRIX(T, threads) GPU_BOUNDS(threads)
 #define UNROLL
 #define NO_UNROLL
