@@ -139,9 +139,9 @@ export type StepDim = (typeof stepDims)[number];
 const stepItem = (d: StepDim, waves: number, heads: number): number =>
   2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + waves * heads * 4 * (d + 2 + 2);
 const stepStage = (d: StepDim): number => STEP_WAVES * 2 * 16 * d * 2;
-/** The same of a block of a cluster, with its part of the results of each, and a signal. */
-const clusterShared = (d: StepDim, heads: number): number =>
-  2 * (STEP_HEADS * (d + 32) + 2 * d) + 4 * heads * (CLUSTER_WAVES * (d + 4 + 2) + d + 2 * STEP_CLUSTER) + 8;
+/** The same of a block of a cluster, for all heads that there may be, with its part of the results of each, and a signal. */
+const clusterShared = (d: StepDim): number =>
+  2 * (STEP_HEADS * (d + 32) + 2 * d) + 4 * STEP_HEADS * (CLUSTER_WAVES * (d + 4 + 2) + d + 2 * STEP_CLUSTER) + 8;
 /** Whether there is room for the second keys and values of each wave beside those in registers: it then goes through both at once. */
 const isStaged = (arch: string): boolean =>
   stepItem(128, STEP_WAVES, STEP_HEADS) + stepStage(128) <= sharedBudget(arch);
@@ -273,7 +273,7 @@ export function planStep(
   if (hasWarpgroups(arch) && blocks <= 2 * multiprocessors && capacity <= CLUSTER_KEYS)
     return {
       ...{ several: false, clustered: true, threads: 32 * CLUSTER_WAVES, blocks, splits: 1, capacity },
-      shared: clusterShared(d, heads),
+      shared: clusterShared(d),
     };
   const several = items > multiprocessors;
   const waves = several ? STEPS_WAVES : STEP_WAVES;
