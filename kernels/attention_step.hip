@@ -636,7 +636,8 @@ template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, co
   const u32 wave = tid_x() / 32, g = lane_id() / 4, t = lane_id() % 4, heads = a.heads / a.kv_heads;
   const u32 place = bid_x() / STEP_CLUSTER, rank = bid_x() % STEP_CLUSTER, b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
   if (rank >= BLOCKS) return wait_for_previous();
-  // Queries, the new key and value; of each wave (HEADS, D) results and {top, sum} of each head; of each block (HEADS, COLUMNS) and the same.
+  // Queries, the new key and value; of each wave (HEADS, D) results and {top, sum} of each head; of each block (HEADS, COLUMNS) and the
+  // same; a second tile of each wave.
   T* const queries = shared;
   T* const newest = queries + HEADS * Q_PITCH;
   f32* const results = (f32*)(newest + 2 * D);
@@ -666,6 +667,16 @@ template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, co
     tile.load_keys(keys + first_of(begin) * D, cached(begin));
     tile.load_values(values + first_of(begin) * D, cached(begin));
   } else tile.clear();
+  // The second tile of the wave on its way to shared memory, if there may be one: keys, then values.
+  const bool staged = a.capacity > STEP_CLUSTER * Waves * KEYS && (GPU_TILE_LOCKSTEP ? ALL : begin + ALL) < tiles;
+  T* const second = (T*)(signal + 2) + wave * 2 * KEYS * D;
+  if (staged) UNROLL for (u32 i = 0; i < KEYS * D / 256; i++) {
+    const u32 at = (i * 32 + lane_id()) * 8;
+    const bool is = (i32)(at / D) < cached(begin + ALL);
+    const size_t from = is ? (size_t)first_of(begin + ALL) * D + at : 0;
+    copy16_async(second + at, keys + from, is, true);
+    copy16_async(second + KEYS * D + at, values + from, is, true);
+  }
 
   // A head to LANES lanes: queries, then key and value in the block of the last tile, which has the newest.
   const u32 job = tid_x() / LANES, far = Head::apart(a.interleaved), lane_at = Head::at(a.interleaved);
@@ -722,15 +733,21 @@ template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, co
   barrier();
 
   StepSums<T, D> sums;
+  if (staged) {
+    copies_wait();
+    wave_sync();
+  }
   NO_UNROLL for (u32 round = 0; round < (tiles + ALL - 1) / ALL; round++) {
     const u32 own = begin + round * ALL, next = own + ALL;
     if (!GPU_TILE_LOCKSTEP && own >= tiles) break;
     const i32 end = own < tiles ? length - first_of(own) : 0;
     if (own + 1 == tiles) tile.put_newest(newest, newest + D, end - 1);
+    const bool from_shared = staged && round == 0;
+    const i32 left = from_shared ? (i32)KEYS : cached(next);
     sums.add_rows(tile, queries + g * Q_PITCH + t * 8, c, end, round == 0, [&] {
-      if (cached(next) > 0) tile.load_keys(keys + first_of(next) * D, cached(next));
+      if (left > 0) tile.load_keys(from_shared ? second : keys + first_of(next) * D, left);
     });
-    if (cached(next) > 0) tile.load_values(values + first_of(next) * D, cached(next));
+    if (left > 0) tile.load_values(from_shared ? second + KEYS * D : values + first_of(next) * D, left);
   }
   UNROLL for (u32 mask = 1; mask < 4; mask *= 2) sums.sum += shfl_xor(sums.sum, mask);
   if (begin < tiles) {

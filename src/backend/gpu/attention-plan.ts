@@ -131,10 +131,11 @@ const STEPS_WAVES = 6;
 const STEPS_CROWD = 2;
 const STEPS_ITEMS = 32;
 export const STEP_HEADS = 8;
-/** Of clusters of blocks that share the keys of a kv head: blocks and waves of each. With more keys than 16 to each wave parts are as fast. */
+/** Of clusters of blocks that share the keys of a kv head: blocks and waves of each. With more than two tiles of 16 keys to each wave parts are as fast. */
 const STEP_CLUSTER = 8;
 const CLUSTER_WAVES = 4;
-const CLUSTER_KEYS = 16 * STEP_CLUSTER * CLUSTER_WAVES;
+const CLUSTER_ROUND = 16 * STEP_CLUSTER * CLUSTER_WAVES;
+const CLUSTER_KEYS = 2 * CLUSTER_ROUND;
 export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
 
@@ -143,8 +144,11 @@ const stepItem = (d: StepDim, waves: number, heads: number): number =>
   2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + waves * heads * 4 * (d + 2 + 2);
 const stepStage = (d: StepDim): number => STEP_WAVES * 2 * 16 * d * 2;
 /** The same of a block of a cluster, for all heads that there may be, with its part of the results of each, and a signal. */
-const clusterShared = (d: StepDim): number =>
-  2 * (STEP_HEADS * (d + 32) + 2 * d) + 4 * STEP_HEADS * (CLUSTER_WAVES * (d + 4 + 2) + d + 2 * STEP_CLUSTER) + 8;
+const clusterShared = (d: StepDim, capacity: number): number =>
+  2 * (STEP_HEADS * (d + 32) + 2 * d) +
+  4 * STEP_HEADS * (CLUSTER_WAVES * (d + 4 + 2) + d + 2 * STEP_CLUSTER) +
+  16 +
+  (capacity > CLUSTER_ROUND ? CLUSTER_WAVES * 2 * 16 * d * 2 : 0);
 /** Whether there is room for the second keys and values of each wave beside those in registers: it then goes through both at once. */
 const isStaged = (arch: string): boolean =>
   stepItem(128, STEP_WAVES, STEP_HEADS) + stepStage(128) <= sharedBudget(arch);
@@ -277,7 +281,7 @@ export function planStep(
   if (hasWarpgroups(arch) && blocks <= 2 * multiprocessors && capacity <= CLUSTER_KEYS && !isEager)
     return {
       ...{ several: false, clustered: true, threads: 32 * CLUSTER_WAVES, blocks, splits: 1, capacity },
-      shared: clusterShared(d),
+      shared: clusterShared(d, capacity),
     };
   const several = items > multiprocessors;
   const waves = several ? STEPS_WAVES : STEP_WAVES;
