@@ -18,7 +18,7 @@
 // Traffic: the cache once.
 #include "attention-parts.h"
 #include "gpu/cluster.h"
-#include "gpu/crews.h"
+#include "gpu/warpgroup.h"
 #include "head-norm.h"
 #include "turn.h"
 #include "x-order.h"
@@ -393,10 +393,6 @@ GPU_FN void join_waves(T* shared, const Stepping<T>& a, u32 place, u32 split, u3
 template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const Stepping<T>& a) {
   typedef StepPlan<D> P;
   typedef HeadPairs<T, D> Head;
-#if GPU_WARPGROUPS
-  // Few blocks leave room for those of the product behind, which bring their weights while these wait.
-  if (gdim_x() <= STEP_EAGER) let_next_begin();
-#endif
   const u32 wave = tid_x() / 32, heads = a.heads / a.kv_heads;
   const u32 place = bid_x() / a.splits, split = bid_x() - place * a.splits, b = place / a.kv_heads, kv_head = place - b * a.kv_heads;
   const i64 count = a.lengths[b];

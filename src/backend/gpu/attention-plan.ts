@@ -124,9 +124,6 @@ const LATENT_COUNTERS = 9;
  * at most, and the head dimensions that it is compiled for.
  */
 const STEP_WAVES = 12;
-/** Blocks up to which the kernel behind it may begin before it has waited: a multiprocessor to each, and the others are free. Up to so many keys that is faster than clusters. */
-const STEP_EAGER = 8;
-const EAGER_KEYS = 256;
 const STEPS_WAVES = 6;
 const STEPS_CROWD = 2;
 const STEPS_ITEMS = 32;
@@ -167,7 +164,7 @@ export const prefillDefines = (arch: string) => ({
 });
 
 export const stepDefines = (arch: string) => ({
-  ...{ ...unitDefines, PAGE_SIZE, STEP_WAVES, STEP_EAGER, STEPS_WAVES, STEPS_CROWD, STEP_CLUSTER, CLUSTER_WAVES },
+  ...{ ...unitDefines, PAGE_SIZE, STEP_WAVES, STEPS_WAVES, STEPS_CROWD, STEP_CLUSTER, CLUSTER_WAVES },
   STEP_STAGED: Number(isStaged(arch)),
 });
 
@@ -277,8 +274,7 @@ export function planStep(
   arch: string,
 ): StepPlan {
   const blocks = items * STEP_CLUSTER;
-  const isEager = items <= STEP_EAGER && capacity <= EAGER_KEYS;
-  if (hasWarpgroups(arch) && blocks <= 2 * multiprocessors && capacity <= CLUSTER_KEYS && !isEager)
+  if (hasWarpgroups(arch) && blocks <= 2 * multiprocessors && capacity <= CLUSTER_KEYS)
     return {
       ...{ several: false, clustered: true, threads: 32 * CLUSTER_WAVES, blocks, splits: 1, capacity },
       shared: clusterShared(d, capacity),
@@ -299,9 +295,8 @@ export function planStep(
       shared: waves * 4 * d + 2 * item,
     };
   }
-  // Parts of each item's keys: a block to a multiprocessor, which has keys for all its waves. Twice as many are one part.
-  const rounds = Math.ceil(capacity / (16 * waves));
-  const splits = rounds <= 2 ? 1 : Math.max(1, Math.min(rounds, Math.floor(multiprocessors / items)));
+  // Parts of each item's keys: a block to a multiprocessor, which has keys for all its waves.
+  const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * waves)), Math.floor(multiprocessors / items)));
   const shared = item + (capacity > 16 * waves && isStaged(arch) ? stepStage(d) : 0);
   return { several, clustered: false, threads: 32 * waves, blocks: items * splits, splits, capacity, shared };
 }
