@@ -49,10 +49,6 @@ template <int D> struct StepPlan {
   // Floats that a wave leaves, and where the pairs of its heads begin.
   static constexpr int PAIRS_AT = HEADS * PITCH, LEFT = PAIRS_AT + 2 * HEADS;
 };
-// Of clusters queries lie as they are.
-template <int D> struct ClusterPlan {
-  static constexpr int Q_PITCH = D + 32, PITCH = D + 4;
-};
 
 #if GPU_TILE == TILE_MMA
 // 16 keys and values of a cache, as mma.m16n8k16 reads them in an order that makes vectors of 16 bytes of memory operands: of keys g
@@ -136,28 +132,13 @@ template <class T, int D> struct StepSums {
 
   // queries: where this lane's operands begin. c: what makes powers of two of scores. The tile's first `end` keys count. `first`: nothing was added before. `between` is called when all keys are done with.
   template <class Between> GPU_METHOD void add(const CacheTile<T, D>& tile, const T* queries, f32 c, i32 end, bool first, Between between) {
+    const u32 t = lane_id() % 4;
     f32 s[2][2][4] = {};
     UNROLL for (int i = 0; i < D / 32; i++) {
       const Words4 left = *(const Words4*)(queries + 32 * i);
       UNROLL for (int half = 0; half < 2; half++) UNROLL for (int n = 0; n < 2; n++) mma_m16n8k16(T{}, s[n][half], left.v, tile.k[n][i].v + 2 * half);
     }
     between();
-    add_scores(tile, s, c, end, first);
-  }
-  // The same where queries lie as they are.
-  template <class Between> GPU_METHOD void add_rows(const CacheTile<T, D>& tile, const T* queries, f32 c, i32 end, bool first, Between between) {
-    f32 s[2][2][4] = {};
-    Words4 row[D / 32];
-    UNROLL for (int i = 0; i < D / 32; i++) row[i] = *(const Words4*)(queries + 32 * i);
-    UNROLL for (int i = 0; i < D / 32; i++) {
-      const u32 left[4] = {row[i].v[0], row[i].v[2], row[i].v[1], row[i].v[3]};
-      UNROLL for (int half = 0; half < 2; half++) UNROLL for (int n = 0; n < 2; n++) mma_m16n8k16(T{}, s[n][half], left, tile.k[n][i].v + 2 * half);
-    }
-    between();
-    add_scores(tile, s, c, end, first);
-  }
-  GPU_METHOD void add_scores(const CacheTile<T, D>& tile, const f32 (&s)[2][2][4], f32 c, i32 end, bool first) {
-    const u32 t = lane_id() % 4;
     f32 p[2][2], most = top;
     UNROLL for (int n = 0; n < 2; n++) UNROLL for (int e = 0; e < 2; e++) {
       p[n][e] = 8 * n + (i32)t * 2 + e < end ? (s[n][0][e] + s[n][1][2 + e]) * c : Limits<f32>::lowest();
@@ -661,6 +642,13 @@ template <class T, int D, int Lanes> struct LaneHead {
   GPU_FN u32 apart(bool interleaved) { return interleaved ? N : D / 2; }
   GPU_METHOD void load(const T* from, u32 far) { UNROLL for (int i = 0; i < 2; i++) piece[i] = *(const Piece*)(from + i * far); }
   GPU_METHOD void store(T* to, u32 far) const { UNROLL for (int i = 0; i < 2; i++) *(Piece*)(to + i * far) = piece[i]; }
+  // As operands lie: of each eight elements the second pair of words between the first (operand_place).
+  GPU_METHOD void store_operand(T* to, u32 from, u32 far) const {
+    UNROLL for (u32 i = 0; i < 2; i++) {
+      if constexpr (N == 8) *(Words4*)(to + from + i * far) = Words4{{piece[i].v[0], piece[i].v[2], piece[i].v[1], piece[i].v[3]}};
+      else UNROLL for (u32 j = 0; j < N / 2; j++) *(u32*)(to + operand_place<D>(from + i * far + 2 * j)) = piece[i].v[j];
+    }
+  }
   GPU_METHOD void widen(f32 (&x)[2 * N]) const { UNROLL for (int j = 0; j < 2 * N; j++) x[j] = gpu::widen(T{(u16)(piece[j / N].v[j % N / 2] >> 16 * (j % 2))}); }
   GPU_METHOD void narrow(const f32 (&x)[2 * N]) { UNROLL for (int j = 0; j < 2 * N; j += 2) piece[j / N].v[j % N / 2] = pack2(T{}, x[j], x[j + 1]); }
   // As head_factor. Squares that overflow or vanish are rare.
@@ -701,7 +689,7 @@ template <int Parts, int N> GPU_FN Vec<f32, 2> join(const f32* pairs, u32 pairs_
 // blocks of the products before and behind it: its keys are there before the queries are, and the weights behind it soon after. What comes
 // behind the wait runs once, and as long as it has instructions: there are no heads or parts less than eight.
 template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, const Stepping<T>& a) {
-  constexpr u32 KEYS = StepPlan<D>::KEYS, HEADS = StepPlan<D>::HEADS, PITCH = ClusterPlan<D>::PITCH, Q_PITCH = ClusterPlan<D>::Q_PITCH;
+  constexpr u32 KEYS = StepPlan<D>::KEYS, HEADS = StepPlan<D>::HEADS, PITCH = D + 4, Q_PITCH = StepPlan<D>::Q_PITCH;
   constexpr u32 BLOCKS = GPU_CLUSTERS ? STEP_CLUSTER : 1, ALL = BLOCKS * Waves, COLUMNS = D / BLOCKS, LANES = 8;
   typedef LaneHead<T, D, LANES> Head;
   const u32 wave = tid_x() / 32, g = lane_id() / 4, t = lane_id() % 4, heads = a.heads / a.kv_heads;
@@ -772,7 +760,7 @@ template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, co
     for (u32 i = lane_id(); i < HEADS * PITCH / 4; i += 32) ((Vec<f32, 4>*)(results + wave * HEADS * PITCH))[i] = Vec<f32, 4>{};
     if (lane_id() < HEADS) *(Vec<f32, 2>*)(pairs + (wave * HEADS + lane_id()) * 2) = Vec<f32, 2>{{NOTHING, 0}};
   }
-  const f32 c = a.scale * LOG2_E;
+  const f32 c = (f32)a.scale * LOG2_E, eps = (f32)a.eps;
   cluster_wait();
   wait_for_previous();
 
@@ -782,7 +770,7 @@ template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, co
     f32 e[2 * Head::N];
     x.widen(e);
     if (a.q_norm) {
-      const f32 factor = x.factor(e, a.eps);
+      const f32 factor = x.factor(e, eps);
       UNROLL for (int j = 0; j < 2 * Head::N; j++) e[j] = e[j] * factor * weight[j];
       y.narrow(e);
       y.widen(e);
@@ -795,7 +783,7 @@ template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, co
     if (a.interleaved) UNROLL for (int j = 0; j < Head::N; j++) turn(e[2 * j], e[2 * j + 1], j);
     else UNROLL for (int j = 0; j < Head::N; j++) turn(e[j], e[Head::N + j], j);
     if (job != HEADS + 1) x.narrow(e);
-    if (is_query) x.store(queries + job * Q_PITCH + lane_at, far);
+    if (is_query) x.store_operand(queries + job * Q_PITCH, lane_at, far);
     else if (is_new) {
       x.store(newest + (job - HEADS) * D + lane_at, far);
       x.store((job == HEADS ? a.k_cache : a.v_cache) + line + (size_t)(length - 1) * D + lane_at, far);
@@ -815,7 +803,7 @@ template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, co
     if (own + 1 == tiles) tile.put_newest(newest, newest + D, end - 1);
     const bool from_shared = staged && round == 0;
     const i32 left = from_shared ? (i32)KEYS : cached(next);
-    sums.add_rows(tile, queries + g * Q_PITCH + t * 8, c, end, round == 0, [&] {
+    sums.add(tile, queries + g * Q_PITCH + t * 8, c, end, round == 0, [&] {
       if (left > 0) tile.load_keys(from_shared ? second : keys + first_of(next) * D, left);
     });
     if (left > 0) tile.load_values(from_shared ? second + KEYS * D : values + first_of(next) * D, left);

@@ -52,10 +52,8 @@ export interface DecodePlan {
 }
 
 export interface StepPlan {
-  /** Blocks have several kv heads, one after the other. */
-  readonly several: boolean;
-  /** Clusters of blocks share the keys of one. */
-  readonly clustered: boolean;
+  /** A block for each kv head or part of its keys; for several kv heads, one after the other; or a cluster of blocks for each. */
+  readonly kernel: "step" | "steps" | "cluster";
   readonly threads: number;
   readonly blocks: number;
   /** Parts that keys are cut into. */
@@ -130,11 +128,10 @@ const STEPS_ITEMS = 32;
 /** Bytes of the order in which each of 32 lanes brings results, of both halves of a piece. */
 const STEP_TABLE = 256;
 export const STEP_HEADS = 8;
-/** Of clusters of blocks that share the keys of a kv head: blocks and waves of each. With more than two tiles of 16 keys to each wave parts are as fast. */
+/** Of clusters of blocks that share the keys of a kv head: blocks, waves of each, and keys of 16 to each wave, of which it may have twice as many. */
 const STEP_CLUSTER = 8;
 const CLUSTER_WAVES = 4;
-const CLUSTER_ROUND = 16 * STEP_CLUSTER * CLUSTER_WAVES;
-const CLUSTER_KEYS = 2 * CLUSTER_ROUND;
+const CLUSTER_KEYS = 16 * STEP_CLUSTER * CLUSTER_WAVES;
 export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
 
@@ -142,12 +139,12 @@ export type StepDim = (typeof stepDims)[number];
 const stepItem = (d: StepDim, waves: number): number =>
   2 * (STEP_HEADS * (d + 32) + 2 * d) + waves * STEP_HEADS * 4 * (d + 2 + 2);
 const stepStage = (d: StepDim, waves = STEP_WAVES): number => waves * 2 * 16 * d * 2;
-/** The same of a block of a cluster, for all heads that there may be, with its part of the results of each, and a signal. */
+/** The same of a block of a cluster, with its part of the results of each, and a signal. */
 const clusterShared = (d: StepDim, capacity: number): number =>
   2 * (STEP_HEADS * (d + 32) + 2 * d) +
   4 * STEP_HEADS * (CLUSTER_WAVES * (d + 4 + 2) + d + 2 * STEP_CLUSTER) +
   16 +
-  (capacity > CLUSTER_ROUND ? CLUSTER_WAVES * 2 * 16 * d * 2 : 0);
+  (capacity > CLUSTER_KEYS ? stepStage(d, CLUSTER_WAVES) : 0);
 /** Whether there is room for the second keys and values of each wave beside those in registers: it then goes through both at once. */
 const isStaged = (arch: string): boolean => stepItem(128, STEP_WAVES) + stepStage(128) <= sharedBudget(arch);
 
@@ -275,11 +272,11 @@ export function planStep(
   arch: string,
 ): StepPlan {
   const items = batch * kvHeads;
-  if (hasWarpgroups(arch) && items * STEP_CLUSTER <= 2 * multiprocessors && capacity <= CLUSTER_KEYS)
-    return {
-      ...{ several: false, clustered: true, threads: 32 * CLUSTER_WAVES, blocks: items * STEP_CLUSTER },
-      ...{ splits: 1, capacity, shared: clusterShared(d, capacity) },
-    };
+  if (hasWarpgroups(arch) && items * STEP_CLUSTER <= 2 * multiprocessors && capacity <= 2 * CLUSTER_KEYS) {
+    const blocks = items * STEP_CLUSTER;
+    const shared = clusterShared(d, capacity);
+    return { kernel: "cluster", threads: 32 * CLUSTER_WAVES, blocks, splits: 1, capacity, shared };
+  }
   const budget = sharedBudget(arch);
   // Of each wave a head with its angles, and keys; and two items.
   const own = STEPS_WAVES * (4 * d + 16) + STEP_TABLE + stepStage(d, STEPS_WAVES) + 2 * stepItem(d, STEPS_WAVES);
@@ -288,20 +285,12 @@ export function planStep(
     // All that a block has are of one kv head.
     const together = Math.max(Math.floor((multiprocessors * crowd) / kvHeads), Math.ceil(batch / STEPS_ITEMS), 1);
     const blocks = Math.min(items, kvHeads * together);
-    return { several: true, clustered: false, threads: 32 * STEPS_WAVES, blocks, splits: 1, capacity, shared: own };
+    return { kernel: "steps", threads: 32 * STEPS_WAVES, blocks, splits: 1, capacity, shared: own };
   }
   // Parts of each item's keys: a block to a multiprocessor, which has keys for all its waves.
   const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * STEP_WAVES)), Math.floor(multiprocessors / items)));
   const shared = stepItem(d, STEP_WAVES) + (capacity > 16 * STEP_WAVES && isStaged(arch) ? stepStage(d) : 0);
-  return {
-    several: false,
-    clustered: false,
-    threads: 32 * STEP_WAVES,
-    blocks: items * splits,
-    splits,
-    capacity,
-    shared,
-  };
+  return { kernel: "step", threads: 32 * STEP_WAVES, blocks: items * splits, splits, capacity, shared };
 }
 
 /** `rows` are those of all heads that share keys. */
