@@ -34,7 +34,7 @@ template <class T> struct Stepping {
   u32 batch, heads, kv_heads, capacity;
   size_t q_row, k_row, v_row, cache_b, cache_h;
   u32 window, interleaved;
-  f32 eps, scale;
+  f64 eps, scale;
   u32 splits;
   OrderedRows next;  // where results go in the order of what they are multiplied with, too, where `to` is not null
 };
@@ -315,7 +315,7 @@ template <class T, int D> struct StepHeads {
     if (!is_query && !appends) return;
     if (job <= heads) {
       if (a.q_norm) {
-        const f32 factor = head_factor<T, 2 * Head::N>(x, (const T*)nullptr, D, 32, a.eps);
+        const f32 factor = head_factor<T, 2 * Head::N>(x, (const T*)nullptr, D, 32, (f32)a.eps);
         UNROLL for (int j = 0; j < 2 * Head::N; j++) x.v[j] = narrow<T>(widen(x.v[j]) * factor * widen(by.v[j]));
       }
       UNROLL for (int j = 0; j < Head::N; j++) turn(x.v[j], x.v[Head::N + j], cos.v[j], sin.v[j]);
@@ -486,7 +486,7 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries)[i] = Words4{};
   // Of the head that this wave joins.
   const u32 own_sources = a.next.to ? a.next.sources((kv_head * heads + wave) % 2) : 0;
-  const f32 c = a.scale * LOG2_E;
+  const f32 c = (f32)a.scale * LOG2_E;
   const T* const operands = queries + lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 8;
   barrier();
   wait_for_previous();
@@ -578,7 +578,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   for (u32 turn = 0; turn < 2; turn++)
     for (u32 i = tid_x(); i < P::NEWEST / 8; i += bdim_x()) ((Words4*)queries_of(turn))[i] = Words4{};
   if (a.next.to && tid_x() < 64) table[tid_x()] = a.next.sources(tid_x() / 32);
-  const f32 c = a.scale * LOG2_E;
+  const f32 c = (f32)a.scale * LOG2_E;
   const u32 operands = lane_id() / 4 * P::Q_PITCH + lane_id() % 4 * 8;
   const Staged read(staged);
   barrier();
@@ -843,8 +843,8 @@ template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, co
 #define STEP_BODY(name, T, D, waves) \
   DYNAMIC_SHARED(T, shared); \
   name<T, D, waves>(shared, Stepping<T>{q, k, v, cos, sin, q_norm, k_norm, sinks, lengths, padding, out, k_cache, v_cache, scratch, counters, (u32)batch, \
-                                        (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, (f32)eps, \
-                                        (f32)scale, splits, OrderedRows{(u16*)ordered, nullptr, 1, order, (u32)(heads * D), (u32)batch}});
+                                        (u32)heads, (u32)kv_heads, (u32)capacity, q_row, k_row, v_row, cache_b, cache_h, (u32)window, interleaved, eps, \
+                                        scale, splits, OrderedRows{(u16*)ordered, nullptr, 1, order, (u32)(heads * D), (u32)batch}});
 #else
 #define STEP_BODY(name, T, D, waves)
 #endif
