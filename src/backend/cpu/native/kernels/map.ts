@@ -27,6 +27,9 @@ export type NativeBinaryOp = keyof typeof binary;
 export const binaryOps = Object.keys(binary) as NativeBinaryOp[];
 export const isNativeBinary = (op: BinaryOp): op is NativeBinaryOp => op in binary;
 
+/** Bytes that are fetched ahead: the next lines come sooner than the processor would fetch them. */
+const AHEAD = 128;
+
 /** How a vector is stored: the last few elements, or past the caches. */
 const LAST = 1;
 const PAST = 2;
@@ -125,6 +128,8 @@ export const emitMap =
     a.jb(rest);
     a.align(32);
     const loop = a.here();
+    // A formula takes longer than its element; and what goes past the caches must not be fetched into them.
+    if (!formula) for (const register of isBinary ? [x, y, out] : [x, out]) a.prefetcht0(mem(register, AHEAD));
     simd.load(v(0), type, mem(x));
     a.bind(computed);
     compute(v(0), secondOf(mem(y)));
