@@ -3,7 +3,7 @@
  * where WebAssembly has fused multiply-add. Each works in place and uses the registers in `t`.
  */
 import type { UnaryOp } from "../../../backend.ts";
-import { k3, type Label, type Vec } from "../operands.ts";
+import type { Vec } from "../operands.ts";
 import type { Simd } from "../simd.ts";
 
 /** 1.5 · 2^23: adding it rounds to an integer and leaves that integer in the low mantissa bits. */
@@ -46,39 +46,32 @@ function reduceAndExpand(s: Simd, x: Vec, [t0, t1, t2, t3, t4]: Temps, correctio
 /** The bits of 86: up to there 2^n goes into the exponent of e^r as it is. */
 const USUAL = 0x42ac0000;
 
-/** Jumps where an element is not usual: larger in magnitude than 86, or no number. */
-function unlessUsual(s: Simd, x: Vec, t: Vec, elsewhere: Label): void {
-  const { a } = s;
-  s.and(t, x, allButSign(s));
-  if (s.isa.masks) {
-    a.vpcmpgtd(k3, t, s.constantInt(USUAL));
-    a.kortestw(k3, k3);
-  } else {
-    a.vpcmpgtd(t, t, s.constantInt(USUAL));
-    a.vptest(t, t);
-  }
-  a.jne(elsewhere);
-}
-
 /** e^x, or e^(x + correction) for a tiny one. */
 export function exp(s: Simd, x: Vec, t: Temps, correction?: Vec): void {
   const { a } = s;
   const [t0, t1] = t;
+  const any = () => {
+    s.atLeast(x, -104.5, t0);
+    s.atMost(x, 89, t0);
+    reduceAndExpand(s, x, t, correction);
+  };
+  if (s.isa.masks) {
+    any();
+    a.vscalefps(x, x, t1);
+    return;
+  }
+  // Larger in magnitude, or no number.
   const [unusual, end] = [a.label(), a.label()];
-  unlessUsual(s, x, t0, unusual);
+  s.and(t0, x, allButSign(s));
+  a.vpcmpgtd(t0, t0, s.constantInt(USUAL));
+  a.vptest(t0, t0);
+  a.jne(unusual);
   reduceAndExpand(s, x, t, correction);
   a.vpslld(t0, t0, 23);
   a.vpaddd(x, x, t0);
   a.jmp(end);
   a.bind(unusual);
-  s.atLeast(x, -104.5, t0);
-  s.atMost(x, 89, t0);
-  reduceAndExpand(s, x, t, correction);
-  if (s.isa.masks) {
-    a.vscalefps(x, x, t1);
-    a.bind(end);
-    return;
-  }
+  any();
   // 2^n goes in as two factors, so that subnormal results round once.
   a.vpsubd(t0, t0, s.constantInt(0x4b400000 - 254));
   a.vpsrad(t1, t0, 1);
