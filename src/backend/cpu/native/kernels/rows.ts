@@ -275,7 +275,8 @@ export const emitNorm =
       simd.zero(sums);
       simd.zero(more);
       each((isTail) => {
-        if (!isTail) a.prefetcht0(next);
+        // With short vectors the sums take longer than memory.
+        if (!isTail && isa.masks) a.prefetcht0(next);
         loadAt(row, value, x, isTail);
         simd.toDoubles(value, low, high);
         if (isCentred) {
