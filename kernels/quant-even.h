@@ -379,7 +379,7 @@ template <class T> GPU_FN void order_row(f32* shared, const T* x, const T* alpha
     barrier();  // what is told next goes where what was told is read
   }
   if (alpha) {
-    const f32 factor = inverse_root(squares * inverse((f32)k) + eps * scale * scale);
+    const f32 factor = rms_factor(squares, k, eps * scale * scale);
     scale *= factor, largest *= factor;
   }
   const u32 near = exponent_within(largest, 15, 254);

@@ -104,7 +104,7 @@ template <class T> struct OrderedRow {
       barrier();  // what is told next goes where what was told is read
     }
     if (alpha) {
-      const f32 factor = inverse_root(seen.squares * inverse((f32)k) + eps * scale * scale);
+      const f32 factor = rms_factor(seen.squares, k, eps * scale * scale);
       scale *= factor, seen.largest *= factor;
     }
     const u32 near = exponent_of(seen.largest, 15, 254);
