@@ -19,8 +19,8 @@
 
 #if GPU_WARPGROUPS
 namespace gpu {
-template <class Q, u32 BN> struct QuantFlow {
-  static constexpr u32 LINES = QUANT_FLOW_LINES, WARPS = LINES / 16, MULTIPLIERS = 32 * WARPS;
+template <class Q, u32 LINES, u32 BN> struct QuantFlow {
+  static constexpr u32 WARPS = LINES / 16, MULTIPLIERS = 32 * WARPS;
   static constexpr u32 SLICE = WIDE_ROW, SLICES = PIECE / SLICE, X_SLICE = BN * SLICE, X_PLACE = BN * PIECE;
   static_assert(SLICES == 4, "two blocks of a lane, of two slices each");
   // Pieces of lines lie one by one, an odd number of vectors each, so that eight hit all banks.
@@ -34,7 +34,7 @@ template <class Q, u32 BN> struct QuantFlow {
   static_assert(PLACES >= 2 && BN * SUM_PITCH <= PLACES * PLACE, "");
   // The left operand of a slice's four products, and what it is decoded from: block after block of two lines.
   typedef u32 Fragments[4][4];
-  typedef PieceBlock<Q> Blocks[2];
+  typedef QuickBlock<Q> Blocks[2];
 
   // Where a piece goes: places in turn, and how often all were used before, modulo 2.
   template <u32 COUNT> struct Turn {
@@ -137,22 +137,32 @@ template <class Q, u32 BN> struct QuantFlow {
     Turn<PLACES> turn;
     Turn<X_PLACES> x_turn;
   };
-  // Slice J of the piece at a place, decoded; an even one begins with other blocks.
-  template <u32 J> GPU_METHOD void load(Blocks& blocks, u32 place) const {
+  // What slice J of the piece at a place is decoded from, which an odd one shares with the one before; whether a scale of the warp's is large.
+  template <u32 J> GPU_METHOD void load(Blocks& blocks, bool& large, u32 place) const {
+    if (J % 2) return;
     const u32* const line = weights + place * PLACE + (tid_x() / 32 % WARPS * 8 + lane_id() / 4) * PITCH;
-    if (J % 2 == 0) UNROLL for (u32 h = 0; h < 2; h++) blocks[h].template load<J / 2>(line + h * (LINES / 2 * PITCH));
+    UNROLL for (u32 h = 0; h < 2; h++) blocks[h].template load<J / 2>(line + h * (LINES / 2 * PITCH)), blocks[h].prepare();
+    large = wave_any(blocks[0].is_large() || blocks[1].is_large());
   }
-  template <u32 J> GPU_METHOD void decode(Fragments& f, const Blocks& blocks) const {
-    UNROLL for (u32 h = 0; h < 2; h++) {
-      blocks[h].template decode<J % 2 * 4>(f[0][h], f[0][2 + h]);
-      blocks[h].template decode<J % 2 * 4 + 1>(f[1][h], f[1][2 + h]);
-      blocks[h].template decode<J % 2 * 4 + 2>(f[2][h], f[2][2 + h]);
-      blocks[h].template decode<J % 2 * 4 + 3>(f[3][h], f[3][2 + h]);
-    }
+  template <u32 J> GPU_METHOD void decode(Fragments& f, const Blocks& blocks, bool large) const {
+    if (large) decode_as<J, true>(f, blocks);
+    else decode_as<J, false>(f, blocks);
+  }
+  template <u32 J, bool LARGE> GPU_METHOD void decode_as(Fragments& f, const Blocks& blocks) const {
+    decode_for<J % 2 * 4, LARGE>(f[0], blocks);
+    decode_for<J % 2 * 4 + 1, LARGE>(f[1], blocks);
+    decode_for<J % 2 * 4 + 2, LARGE>(f[2], blocks);
+    decode_for<J % 2 * 4 + 3, LARGE>(f[3], blocks);
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(f[i / 4][i % 4]);
   }
+  // The left operand of a product.
+  template <u32 I, bool LARGE> GPU_METHOD void decode_for(u32 (&f)[4], const Blocks& blocks) const {
+    UNROLL for (u32 h = 0; h < 2; h++)
+      if (LARGE) blocks[h].template decode<I>(f[h], f[2 + h]);
+      else blocks[h].template decode_quickly<I>(f[h], f[2 + h]);
+  }
   // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one to e.
-  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& e, Blocks& blocks, const WarpgroupRef& x, const Now& now) const {
+  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& e, Blocks& blocks, bool& large, const WarpgroupRef& x, const Now& now) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
     const WarpgroupRef b = x.plus(now.x_turn.place * X_PLACE + J * X_SLICE);
     warpgroup_begin();
@@ -161,12 +171,12 @@ template <class Q, u32 BN> struct QuantFlow {
     const Turn<PLACES> turn = NEXT == 0 && now.more ? now.turn.next() : now.turn;
     if (NEXT == 0 && now.more) await_signal(full + turn.place, turn.phase);
     // Behind the last, what lies there is decoded, and goes nowhere.
-    load<NEXT>(blocks, turn.place);
+    load<NEXT>(blocks, large, turn.place);
     // Products of the slice before have ended: they read e, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(e[i / 4][i % 4]);
     if (BULK_COPIES && J == 0 && now.at > from) meeting_come(x_free + now.x_turn.before());
-    decode<NEXT>(e, blocks);
+    decode<NEXT>(e, blocks, large);
     // All of the piece is in registers.
     if (BULK_COPIES && NEXT == 3) meeting_come(free + now.turn.place);
   }
@@ -176,12 +186,13 @@ template <class Q, u32 BN> struct QuantFlow {
     Fragments f, e;
     UNROLL for (int i = 0; i < 16; i++) e[i / 4][i % 4] = 0;
     Blocks blocks;
+    bool large = false;
     const WarpgroupRef x = uniform_ref(warpgroup_ref(sx, 8 * WIDE_ROW, SLICE * WIDE_ROW));
     Now now{from, false, {0, 0}, {0, 0}};
     if (BULK_COPIES) {
       await_signal(full, 0);
-      load<0>(blocks, 0);
-      decode<0>(f, blocks);
+      load<0>(blocks, large, 0);
+      decode<0>(f, blocks, large);
     }
     wait_for_previous();
     if (!BULK_COPIES && g.factors.parts) {
@@ -193,13 +204,13 @@ template <class Q, u32 BN> struct QuantFlow {
       if (BULK_COPIES) await_signal(x_full + now.x_turn.place, now.x_turn.phase);
       else {
         bring(now.at);
-        load<0>(blocks, 0);
-        decode<0>(f, blocks);
+        load<0>(blocks, large, 0);
+        decode<0>(f, blocks, large);
       }
-      step<0>(c, f, e, blocks, x, now);
-      step<1>(c, e, f, blocks, x, now);
-      step<2>(c, f, e, blocks, x, now);
-      step<3>(c, e, f, blocks, x, now);
+      step<0>(c, f, e, blocks, large, x, now);
+      step<1>(c, e, f, blocks, large, x, now);
+      step<2>(c, f, e, blocks, large, x, now);
+      step<3>(c, e, f, blocks, large, x, now);
       if (BULK_COPIES) now.turn = now.turn.next(), now.x_turn = now.x_turn.next();
     }
     warpgroup_wait<0>();
@@ -326,7 +337,7 @@ template <class Q, u32 BN> struct QuantFlow {
   GPU_METHOD void run() const {
     const u32 warp = uniform(tid_x() / 32);
     if (!BULK_COPIES || warp < WARPS) {
-      take_registers<112>();
+      take_registers<LINES == 256 ? 112 : 224>();
       multiply();
     } else {
       leave_registers<32>();
