@@ -6,10 +6,13 @@ import { productDefines } from "./product.ts";
 import { planOrder, type QuantOrderPlan, xOrders } from "./quant-wide.ts";
 import { streamDefines } from "./quantized.ts";
 
-/** Rows of weights that a block multiplies, by two threads each; four warps more bring them and x. */
-type Lines = (typeof linesOf)[number];
-const linesOf = ["128", "256"] as const;
-const threadsFor = (lines: number): number => 2 * lines + 128;
+/**
+ * By the rows of weights that a block multiplies, by two threads each; four warps more bring them and x. A pair are two blocks of a cluster
+ * that share a tile. `least`: pieces that a block must have; with fewer, two blocks to a multiprocessor (kernels/quant-wide.h) are faster.
+ */
+const forms = { 128: { lines: 128, least: 4 }, 256: { lines: 256, least: 6 }, pair: { lines: 128, least: 4 } } as const;
+type Form = keyof typeof forms;
+const formNames = ["128", "256", "pair"] as const;
 /** Weights of a row that come at once. */
 const PIECE = 256;
 /** Bytes of shared memory for x and weights; the rest is for signals. */
@@ -17,8 +20,6 @@ const QUANT_FLOW_SHARED = sharedBudget("sm_90a") - 512;
 const MOST_PLACES = 4;
 /** Those of rows, and a signal. */
 const FACTORS = 4 * 64 + 16;
-/** Pieces that a block must have: with fewer, two blocks to a multiprocessor (kernels/quant-wide.h) are faster. */
-const LEAST_PIECES = { 128: 4, 256: 6 } as const;
 /** Pieces that could be multiplied while blocks write what they share and add it up. */
 const JOINING = 1;
 
@@ -30,7 +31,7 @@ export const flowQuants = Object.values(flowing);
 const sizes = ["24", "32", "40", "48", "56", "64"] as const;
 
 export interface QuantFlowPlan {
-  readonly kernel: `quant_flow_${Lines}_${(typeof sizes)[number]}_${(typeof flowing)[Flowing]}`;
+  readonly kernel: `quant_flow_${Form}_${(typeof sizes)[number]}_${(typeof flowing)[Flowing]}`;
   readonly order: QuantOrderPlan;
   /** Floats of memory for what blocks that share tiles add up. */
   readonly scratch: number;
@@ -44,10 +45,7 @@ export interface QuantFlowPlan {
   };
 }
 
-/**
- * x (rows, k) · wᵀ (n, k), as kernels/quant-flow.h goes about it; null where those of quant-wide.h are for it. What is cut, for want of
- * rows of weights, is less so in blocks of fewer; with a gate those have too few columns to bring them into the order of the next product.
- */
+/** x (rows, k) · wᵀ (n, k), as kernels/quant-flow.h goes about it; null where those of quant-wide.h are for it. */
 export function planQuantFlow(
   shape: { readonly rows: number; readonly n: number; readonly k: number },
   type: QuantType,
@@ -59,26 +57,30 @@ export function planQuantFlow(
   const rows = Number(size);
   const { size: elements, bytes } = quantTypes[type];
   const pieces = shape.k / PIECE;
-  const tilesOf = (lines: number): number => Math.ceil(shape.n / lines);
-  const lines = isGated || cutsOf(tilesOf(256), pieces, multiprocessors) === 1 ? 256 : 128;
-  const tiles = tilesOf(lines);
-  const cuts = cutsOf(tiles, pieces, multiprocessors);
-  if (pieces / cuts < LEAST_PIECES[lines]) return null;
+  const cutsFor = (lines: number): number => cutsOf(Math.ceil(shape.n / lines), pieces, multiprocessors);
+  // Fewer rows to a block are cut less; with a gate they would have too few columns for the order of the next product.
+  const form = isGated || cutsFor(256) === 1 ? 256 : cutsFor(128) === 2 ? "pair" : 128;
+  const { lines, least } = forms[form];
+  const cuts = cutsFor(lines);
+  if (pieces / cuts < least) return null;
+  const tiles = Math.ceil(shape.n / lines);
   const pieceBytes = (PIECE / elements) * bytes;
   const place = lines * pieceBytes;
   const x = 2 * PIECE * rows;
   const xPlaces = 3 * x + 2 * place <= QUANT_FLOW_SHARED ? 3 : 2;
-  const places = Math.min(MOST_PLACES, Math.floor((QUANT_FLOW_SHARED - xPlaces * x) / place));
+  // Sums of every other eight rows by both blocks.
+  const sent = form === "pair" ? 2 * Math.ceil(rows / 16) * 8 * lines * 4 : 0;
+  const places = Math.min(MOST_PLACES, Math.floor((QUANT_FLOW_SHARED - xPlaces * x - sent) / place));
   return {
-    kernel: `quant_flow_${lines}_${size}_${flowing[type as Flowing]}`,
+    kernel: `quant_flow_${form}_${size}_${flowing[type as Flowing]}`,
     order: planOrder(shape, type, rows),
-    scratch: cuts === 1 ? 0 : cuts * tiles * lines * rows,
+    scratch: cuts === 1 || form === "pair" ? 0 : cuts * tiles * lines * rows,
     boxes: { pieces, pieceBytes, lines },
     launch: {
       cuts,
       blocks: cuts * tiles,
-      threads: threadsFor(lines),
-      shared_bytes: xPlaces * x + places * place + 16 * (places + xPlaces) + FACTORS,
+      threads: 2 * lines + 128,
+      shared_bytes: xPlaces * x + places * place + sent + 16 * (places + xPlaces) + FACTORS,
     },
   };
 }
@@ -99,9 +101,9 @@ function cutsOf(tiles: number, pieces: number, multiprocessors: number): number 
 export const quantFlow = [
   family({
     file: "quant-flow",
-    pattern: "quant_flow_{lines}_{size}_{Q}",
-    over: { lines: linesOf, size: sizes, Q: flowQuants },
-    apart: ["lines", "size"],
+    pattern: "quant_flow_{form}_{size}_{Q}",
+    over: { form: formNames, size: sizes, Q: flowQuants },
+    apart: ["form", "size"],
     args: "x* w* map* bias* residual* out* parts* counters* ordered* next_alpha* n k batch:u32 glu:u32 cuts:u32 dtype:u32 order:u32 told:u32 lower:f64 raise:f64 eps:f64",
     plan: "blocks threads shared_bytes",
     defines: {
