@@ -17,7 +17,7 @@
 #include "gpu/crews.h"
 #include "gpu/uniform.h"
 #include "product.h"
-#include "quant-pieces.h"
+#include "quant-quick.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {

@@ -1,6 +1,6 @@
 // Linear layers of 17 to 64 rows of halves with weights in pieces of 256 by warpgroups, which only Hopper has. x is in the order of
-// quant-wide.h; the name says how many lines and rows a block takes; a pair takes 128. Launch: `cuts` blocks for each so many lines of W, two for a pair, all on the device
-// at once where there are several, for which `parts` has their sums and `counters` a zero per tile.
+// quant-wide.h; the name says how many lines of W and rows a block takes, of which a pair takes 128. Launch: `cuts` blocks for each so many
+// lines, two for a pair; where there are several all are on the device at once, `parts` has their sums and `counters` a zero per tile.
 #include "quant-flow.h"
 namespace gpu {
 

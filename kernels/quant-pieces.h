@@ -27,8 +27,6 @@ template <u32 N> struct PieceWords {
     scale = P ? half_twice<true>(middle) : half_twice<false>(q[0]);
     if (P == 0) q[0] = funnel_shift(q[0], middle, 16);
   }
-  // Whether its scale is too large for the quick way.
-  GPU_METHOD bool is_large() const { return (scale & 0x7fffu) >= 0x2800u; }
 };
 template <> struct PieceBlock<q8_0> : PieceWords<8> {
   // A byte below 0x64 is 1024 more than it, and here 128 more than that.
@@ -46,35 +44,6 @@ template <> struct PieceBlock<q4_0> : PieceWords<4> {
     UNROLL for (int i = 0; i < 2; i++) y[i] = multiply_halves(I % 2 ? fma_halves(two[i], 0x2c002c00u, 0xd480d480u) : add_halves(two[i], 0xe408e408u), scale);
     first = y[0];
     second = y[1];
-  }
-};
-
-// The quick way, in one operation: integers at bits 3 … 10 of halves are multiples of 2^-21 as they stand, since denormals have the step of
-// the numbers above them. It is exact where the scale multiplied with 2^21 is a half.
-template <class Q> struct QuickBlock;
-template <> struct QuickBlock<q8_0> : PieceBlock<q8_0> {
-  u32 raised, offset;
-  GPU_METHOD void prepare() {
-    raised = multiply_halves(multiply_halves(scale, 0x78007800u), 0x54005400u);
-    offset = multiply_halves(scale, 0xd800d800u);
-  }
-  template <u32 I> GPU_METHOD void decode_quickly(u32& first, u32& second) const {
-    first = fma_halves(and_xor(q[I] << 3, 0x07f807f8u, 0x04000400u), raised, offset);
-    second = fma_halves(and_xor(q[I] >> 5, 0x07f807f8u, 0x04000400u), raised, offset);
-  }
-};
-template <> struct QuickBlock<q4_0> : PieceBlock<q4_0> {
-  u32 raised[2], offset;
-  GPU_METHOD void prepare() {
-    const u32 most = multiply_halves(scale, 0x78007800u);
-    raised[0] = multiply_halves(most, 0x54005400u);
-    raised[1] = multiply_halves(most, 0x44004400u);
-    offset = multiply_halves(scale, 0xc800c800u);
-  }
-  template <u32 I> GPU_METHOD void decode_quickly(u32& first, u32& second) const {
-    constexpr u32 MASK = I % 2 ? 0x07800780u : 0x00780078u;
-    first = fma_halves(q[I / 2] << 3 & MASK, raised[I % 2], offset);
-    second = fma_halves(q[I / 2] >> 5 & MASK, raised[I % 2], offset);
   }
 };
 
