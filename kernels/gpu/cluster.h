@@ -15,10 +15,10 @@
 #endif
 
 namespace gpu {
-// What other blocks write to, and the signals that they raise, is ready in this one; later, it is in all of them. Both are a barrier of the block, too.
+// Signals that others raise are made in this block; later, they are in all blocks. Both together are a barrier of the block.
 GPU_FN void cluster_come() {
 #if GPU_CLUSTERS
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 GPU_FN void cluster_wait() {
