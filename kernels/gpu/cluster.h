@@ -1,0 +1,58 @@
+// Blocks of a cluster run at the same time and write to each other's shared memory (sm_90 on). Where there are none a cluster is one block,
+// whatever its launch says: the others have nothing to do.
+#ifndef WICK_GPU_CLUSTER_H
+#define WICK_GPU_CLUSTER_H
+#include "gpu/memory.h"
+
+// KERNEL_CLUSTER is KERNEL_EARLY of clusters of `size` blocks that follow each other.
+#if GPU_NVIDIA && __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ >= 12
+#define GPU_CLUSTERS 1
+#define KERNEL_CLUSTER(threads, blocks, size, name, ...) GPU_CHOICE(name)(GPU_BOUNDS_CLUSTER(threads, blocks, size), name, __VA_ARGS__)
+#define GPU_BOUNDS_CLUSTER(threads, blocks, size) (void)0, __cluster_dims__(size, 1, 1) __launch_bounds__(threads, blocks)
+#else
+#define GPU_CLUSTERS 0
+#define KERNEL_CLUSTER(threads, blocks, size, ...) KERNEL_EARLY(threads, blocks, __VA_ARGS__)
+#endif
+
+namespace gpu {
+// Signals that others raise are made in this block; later, they are in all blocks. Both together are a barrier of the block.
+GPU_FN void cluster_come() {
+#if GPU_CLUSTERS
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+GPU_FN void cluster_wait() {
+#if GPU_CLUSTERS
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  barrier();
+#endif
+}
+// x to where `shared` is in block `rank`, whose `signal` counts its bytes.
+#if GPU_CLUSTERS
+GPU_FN u32 cluster_address(const void* shared, u32 rank) {
+  u32 there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(shared)), "r"(rank));
+  return there;
+}
+GPU_FN void cluster_send(f32* shared, const Vec<f32, 4>& x, u32 rank, Signal* signal) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(cluster_address(shared, rank)), "f"(x.v[0]), "f"(x.v[1]),
+               "f"(x.v[2]), "f"(x.v[3]), "r"(cluster_address(signal, rank))
+               : "memory");
+}
+GPU_FN void cluster_send(f32* shared, const Vec<f32, 2>& x, u32 rank, Signal* signal) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(cluster_address(shared, rank)), "f"(x.v[0]), "f"(x.v[1]),
+               "r"(cluster_address(signal, rank))
+               : "memory");
+}
+// Until all that `signal` expects has come.
+GPU_FN void cluster_await(Signal* signal) {
+  asm volatile("{ .reg .pred up; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 up, [%0], 0; @!up bra again; }" ::"r"(shared_address(signal)) : "memory");
+}
+#else
+template <int N> GPU_FN void cluster_send(f32* shared, const Vec<f32, N>& x, u32, Signal*) { *(Vec<f32, N>*)shared = x; }
+GPU_FN void cluster_await(Signal*) { barrier(); }
+#endif
+}  // namespace gpu
+
+#endif  // WICK_GPU_CLUSTER_H
