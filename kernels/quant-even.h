@@ -35,8 +35,10 @@ template <class Q, u32 ROWS> struct QuantEven {
     f32* parts;
     u32* counters;
     u32 k, cuts, part;
-    // Whether x is in order with its bits as they were, and where y goes in the order of what it is multiplied with next, too: bits as they are.
+    // Whether x is in order with its bits as they were, or as a norm leaves it whose squares are told; and where y goes in the order of what it
+    // is multiplied with next, too, with the squares of each 16 columns where a norm comes between.
     u32 raw;
+    RowFactors norm;
     OrderedRows next;
   };
 
@@ -114,8 +116,9 @@ template <class Q, u32 ROWS> struct QuantEven {
       }
       return x;
     }
-    GPU_METHOD void store(const OrderedRows& next, u32 group, const f32* sums, const Vec<u16, 8>& added) const {
-      if (row >= out.batch) return;
+    // Gives the sum of squares of what is kept.
+    GPU_METHOD f32 store(const OrderedRows& next, const Vec<u16, 8>& weights, u32 group, const f32* sums, const Vec<u16, 8>& added) const {
+      if (row >= out.batch) return 0;
       const Vec<f32, 4> one = load_shared<4>(sums, row * TURNED + first), two = load_shared<4>(sums, row * TURNED + first + (out.glu ? LINES / 2 : 4));
       Vec<u16, 8> y;
       UNROLL for (u32 e = 0; e < 8; e++) {
@@ -128,14 +131,18 @@ template <class Q, u32 ROWS> struct QuantEven {
       }
       u16* const to = (u16*)out.y + at(group);
       if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) { if (e < out.per_group() / 2 && column(group) + e < out.columns) to[e] = y.v[e]; }
-      else if (column(group) >= out.columns) return;
+      else if (column(group) >= out.columns) return 0;
       else if (out.glu) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
       else put(to, y);
-      if (next.to) UNROLL for (u32 e = 0; e < 8; e++) { if (e < out.per_group() / 2) *next.place(row, column(group), ordered_to((column(group) + e) % PIECE, next.order)) = y.v[e]; }
+      if (!next.to) return 0;
+      const Vec<u16, 8> x = next.normed(y, weights);
+      UNROLL for (u32 e = 0; e < 8; e++) if (e < out.per_group() / 2) *next.place(row, column(group), ordered_to((column(group) + e) % PIECE, next.order)) = x.v[e];
+      return next.alpha ? OrderedRows::squares(y) : 0.0f;
     }
   };
   // A group's sums are there, of this part of k.
   GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Vec<u16, 8>& added, const f32* factors, f32* scratch, bool there) {
+    const Vec<u16, 8> weights = there ? g.next.template weights<8>(turned.column(group)) : Vec<u16, 8>{};
     UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + lane_id() % 4 * 2 + e % 2];
     if (g.cuts > 1) {
       f32* const parts = g.parts + (size_t)group * g.cuts * SLOT + lane_id() * 4;
@@ -162,8 +169,30 @@ template <class Q, u32 ROWS> struct QuantEven {
     }
     UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * TURNED + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
     wave_sync();
-    if (there) turned.store(g.next, group, scratch, added);
+    f32 squares = there ? turned.store(g.next, weights, group, scratch, added) : 0.0f;
     wave_sync();
+    if (g.next.alpha) {
+      squares += shfl_xor(squares, 1);
+      if (there && lane_id() % 2 == 0 && turned.row < turned.out.batch) g.next.tell(turned.row, group, squares);
+    }
+  }
+  // What rows are multiplied with where their squares are told. A thread sums up those of four rows.
+  GPU_FN void find_factors(const RowFactors& norm, f32* factors, f32* sums) {
+    constexpr u32 FOURS = ROWS / 4, ONCE = 4;
+    const u32 row = tid_x() % FOURS * 4, stride = bdim_x() / FOURS;
+    Vec<f32, 4> sum{};
+    NO_UNROLL for (u32 p = tid_x() / FOURS; p < norm.parts; p += ONCE * stride) {
+      Vec<f32, 4> told[ONCE];
+      UNROLL for (u32 i = 0; i < ONCE; i++) told[i] = p + i * stride < norm.parts ? norm.told4(p + i * stride, row) : Vec<f32, 4>{};
+      UNROLL for (u32 i = 0; i < ONCE; i++) UNROLL for (u32 e = 0; e < 4; e++) sum.v[e] += told[i].v[e];
+    }
+    UNROLL for (u32 mask = 16; mask >= FOURS; mask /= 2) UNROLL for (u32 e = 0; e < 4; e++) sum.v[e] += shfl_xor(sum.v[e], mask);
+    if (lane_id() < FOURS) UNROLL for (u32 e = 0; e < 4; e++) sums[tid_x() / 32 * ROWS + row + e] = sum.v[e];
+    barrier();
+    if (tid_x() >= ROWS) return;
+    f32 all = 0;
+    for (u32 w = 0; w < bdim_x() / 32; w++) all += sums[w * ROWS + tid_x()];
+    factors[tid_x()] = norm.of(all);
   }
   // x in order with the bits of bf16 becomes f16 where it lies: with other exponents, a row that is too large or too small for them lifted by a
   // power of two so that its largest is near 2^15. Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have
@@ -277,6 +306,9 @@ template <class Q, u32 ROWS> struct QuantEven {
     // What is added was made long ago, and lies in the cache no longer.
     if (out.residual)
       for (u32 i = tid_x(); i < (end - begin) * out.batch; i += bdim_x()) expect((const u16*)out.residual + (size_t)(i % out.batch) * out.columns + (begin + i / out.batch) * out.per_group());
+    if (g.next.alpha)
+      for (u32 i = tid_x(); i < end - begin; i += bdim_x()) expect(g.next.alpha + (begin + i) * out.per_group());
+    if (g.norm.parts) find_factors(g.norm, factors, (f32*)largest);
     barrier();
     if (g.raw && out.dtype == DTYPE_bf16) lift(shared, x_there, g.x + (size_t)first * 2 * X_WORDS, pieces, factors, largest);
 

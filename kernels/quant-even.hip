@@ -9,14 +9,15 @@ namespace gpu {
   typedef QuantEven<Q, ROWS> Product; \
   DYNAMIC_SHARED(u32, shared); \
   const u32 share = bid_x() / cuts; \
-  Product::run(shared, typename Product::Given{(const u16*)x, w, map, parts, counters, (u32)k, cuts, bid_x() - share * cuts, raw, OrderedRows{(u16*)ordered, nullptr, 1, order, (u32)(glu ? n / 2 : n), ROWS}}, \
+  Product::run(shared, typename Product::Given{(const u16*)x, w, map, parts, counters, (u32)k, cuts, bid_x() - share * cuts, raw, \
+               RowFactors{(const u16*)x, told, ROWS, (u32)k, raise, eps}, OrderedRows{ordered, next_alpha, lower, order, (u32)(glu ? n / 2 : n), ROWS}}, \
                typename Product::Out(n, bias, residual, out, batch, glu, dtype, Share{share, gdim_x() / cuts, 0}));
 #else
 #define QUANT_EVEN_BODY(ROWS, Q)
 #endif
 #define QUANT_EVEN_KERNEL(ROWS, Q) \
   KERNEL_EARLY(QUANT_EVEN_WARPS * 32, 1, quant_even_##ROWS##_##Q, const void* x, const u8* w, const BoxMap* map, const void* bias, const void* residual, void* out, \
-               f32* parts, u32* counters, void* ordered, size_t n, size_t k, u32 batch, u32 glu, u32 cuts, u32 dtype, u32 order, u32 raw) { QUANT_EVEN_BODY(ROWS, Q) }
+               f32* parts, u32* counters, u16* ordered, const u16* next_alpha, size_t n, size_t k, u32 batch, u32 glu, u32 cuts, u32 dtype, u32 order, u32 raw, u32 told, f64 lower, f64 raise, f64 eps) { QUANT_EVEN_BODY(ROWS, Q) }
 #define QUANT_EVEN(Q) QUANT_EVEN_KERNEL(8, Q) QUANT_EVEN_KERNEL(16, Q)
 QUANT_q8_0(QUANT_EVEN)
 QUANT_q4_0(QUANT_EVEN)

@@ -51,7 +51,7 @@ static void go(cudaStream_t stream, const Shape& s, const Plan& p, const u8* w, 
   if (p.way >= BEHIND)
     early(stream, even_order_bf16, height, (u32)s.k / 8, 0, (const bf16*)x, (const bf16*)(p.way == NORMED ? alpha : nullptr), (void*)ordered, rows, (u32)s.k, order_of, 1e-5);
   early(stream, rows > 8 ? JOIN(quant_even_16_, TYPE, ) : JOIN(quant_even_8_, TYPE, ), p.shares * p.cuts, p.warps * 32, p.bytes, (const void*)(p.way == LIFTED ? bits : ordered), w, map, (const void*)nullptr,
-        residual, (void*)y, parts, counters, (void*)nullptr, s.n, s.k, rows, glu ? (u32)GLU_silu : 0u, p.cuts, (u32)DTYPE_bf16, 0u, (u32)(p.way == LIFTED));
+        residual, (void*)y, parts, counters, (u16*)nullptr, (const u16*)nullptr, s.n, s.k, rows, glu ? (u32)GLU_silu : 0u, p.cuts, (u32)DTYPE_bf16, 0u, (u32)(p.way == LIFTED), 0u, 1.0, 1.0, 0.0);
 }
 
 int main() {

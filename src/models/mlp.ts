@@ -1,5 +1,6 @@
 /** The feed-forward half of a layer: an MLP with a gate or without, or a mixture of experts. */
 import { fail } from "../core/errors.ts";
+import type { QuantType } from "../core/quant-types.ts";
 import type { Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
 import type { Activation, ModelConfig, PlainActivation } from "./config.ts";
@@ -8,6 +9,8 @@ import { reducedFeedForward } from "./sharding/reduced.ts";
 import { type Around, nextOf, type Place, type Projection, type Weights } from "./weights/weights.ts";
 
 export interface FeedForward {
+  /** The type of the weights that it begins with, where all are of one. */
+  readonly first?: QuantType | null | undefined;
   /** x (n, hidden) → (n, hidden); `around` is the norm before and the residual after. */
   forward(x: Tensor, around: Around): Tensor;
 }
@@ -55,6 +58,10 @@ class GatedMlp implements FeedForward {
       await weights.linear([{ role: "down", outputs: hiddenSize }], width, place),
       activation,
     );
+  }
+
+  get first(): QuantType | null | undefined {
+    return this.#gateUp.type;
   }
 
   forward(x: Tensor, { norm, ...after }: Around = {}): Tensor {
