@@ -12,6 +12,7 @@
 #include "gpu/boxes.h"
 #include "gpu/crews.h"
 #include "gpu/uniform.h"
+#include "gate.h"
 #include "product.h"
 #include "quant-slices.h"
 
@@ -118,25 +119,34 @@ template <class Q, u32 ROWS> struct QuantEven {
     }
     // Gives the sum of squares of what is kept.
     GPU_METHOD f32 store(const OrderedRows& next, const Vec<u16, 8>& weights, u32 group, const f32* sums, const Vec<u16, 8>& added) const {
-      if (row >= out.batch) return 0;
+      const u32 c = column(group), half = out.per_group() / 2;
+      if (row >= out.batch || c >= out.columns) return 0;
       const Vec<f32, 4> one = load_shared<4>(sums, row * TURNED + first), two = load_shared<4>(sums, row * TURNED + first + (out.glu ? LINES / 2 : 4));
+      f32 v[8];
+      UNROLL for (u32 e = 0; e < 8; e++) v[e] = e < 4 ? one.v[e] : two.v[e - 4];
+      if (out.bias) UNROLL for (u32 e = 0; e < 8; e++) {
+        const u32 i = out.glu ? c + e % 4 + e / 4 * out.columns : c + e;
+        if (vectors || c + e % half < out.columns) v[e] += load_float(out.bias, i, out.dtype);
+      }
+      if (out.glu) UNROLL for (u32 e = 0; e < 4; e++) v[e] = gated_shortly(out.glu, v[e], v[e + 4]);
       Vec<u16, 8> y;
       UNROLL for (u32 e = 0; e < 8; e++) {
-        const u32 other = out.glu ? first + LINES / 2 + e % 4 : first + e;
-        f32 v = e < 4 ? one.v[e] : two.v[e - 4];
-        if (out.bias) v = out.biased(group, e < 4 ? first + e : other, v);
-        if (out.glu && e < 4) v = out.gated(v, out.bias ? out.biased(group, other, two.v[e]) : two.v[e]);
-        v += out.dtype == DTYPE_f16 ? f16_to_f32(added.v[e]) : bf16_to_f32(added.v[e]);
-        y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(v) : f32_to_bf16(v);
+        v[e] += out.dtype == DTYPE_f16 ? f16_to_f32(added.v[e]) : bf16_to_f32(added.v[e]);
+        y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(v[e]) : f32_to_bf16(v[e]);
       }
       u16* const to = (u16*)out.y + at(group);
-      if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) { if (e < out.per_group() / 2 && column(group) + e < out.columns) to[e] = y.v[e]; }
-      else if (column(group) >= out.columns) return 0;
+      if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) { if (e < half && c + e < out.columns) to[e] = y.v[e]; }
       else if (out.glu) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
       else put(to, y);
       if (!next.to) return 0;
       const Vec<u16, 8> x = next.normed(y, weights);
-      UNROLL for (u32 e = 0; e < 8; e++) if (e < out.per_group() / 2) *next.place(row, column(group), ordered_to((column(group) + e) % PIECE, next.order)) = x.v[e];
+      // Of two neighbours the second is eight places behind, which are another vector: the one beside it, as vectors are mixed.
+      UNROLL for (u32 e = 0; e < 8; e += 2) {
+        if (e >= half) continue;
+        const u32 at = next.within(row, ordered_to((c + e) % PIECE, next.order));
+        next.piece(row, c)[at] = x.v[e];
+        next.piece(row, c)[at ^ 8] = x.v[e + 1];
+      }
       return next.alpha ? OrderedRows::squares(y) : 0.0f;
     }
   };
@@ -316,26 +326,51 @@ template <class Q, u32 ROWS> struct QuantEven {
     Cursor c{from, from / pieces, from % pieces};
     u32 place = 0, phase = 0;
     bool whole = c.piece == 0, headed = false;
-    const u32 rounds = GPU_TILE_LOCKSTEP ? (units + warps - 1) / warps : to - from;
-    NO_UNROLL for (u32 round = 0; round < rounds; round++) {
-      const bool there = !GPU_TILE_LOCKSTEP || c.at < to, ends = there && c.piece + 1 == pieces, alone = ends && whole;
+    // Behind its pieces each warp adds up groups that several have, so that what becomes of sums is one piece of code.
+    const u32 rounds = GPU_TILE_LOCKSTEP ? (units + warps - 1) / warps : to - from, joins = (end - begin + warps - 1) / warps;
+    f32* const slots = (f32*)places;
+    NO_UNROLL for (u32 round = 0; round < rounds + joins; round++) {
+      const bool multiplies = round < rounds, there = multiplies && (!GPU_TILE_LOCKSTEP || c.at < to), ends = there && c.piece + 1 == pieces;
       u32* const words = places + place * PLACE;
-      if (BOX_COPIES) await_signal(landed + place, phase);
-      else bring(c, there);
-      Piece piece;
-      piece.load(there ? words : shared);
-      const Vec<u16, 8> added = turned.added(begin + c.group, alone);
-      if (BOX_COPIES) await_signal(x_there + c.piece, 0);
-      const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * X_WORDS);
-      Sums none = {};
-      piece.multiply(there ? acc : none, x);
-      wave_sync();
-      if (GPU_TILE_LOCKSTEP || alone) {
-        Sums total;
+      Vec<u16, 8> added;
+      Sums total = {};
+      u32 group = c.group;
+      bool done = ends && whole;
+      if (multiplies) {
+        if (BOX_COPIES) await_signal(landed + place, phase);
+        else bring(c, there);
+        Piece piece;
+        piece.load(there ? words : shared);
+        added = turned.added(begin + group, done);
+        if (BOX_COPIES) await_signal(x_there + c.piece, 0);
+        const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * X_WORDS);
+        Sums none = {};
+        piece.multiply(there ? acc : none, x);
         UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] = acc[e / 4][e % 4];
-        finish(g, turned, begin + c.group, total, added, factors, (f32*)words, alone);
+      } else {
+        // The first group that a warp takes is in the first of its slots, the last in the other.
+        const auto tell = [&](const Sums& sums, u32 slot) { UNROLL for (u32 e = 0; e < VALUES; e++) slots[slot * SLOT + e * 32 + lane] = sums[e / 4][e % 4]; };
+        if (round == rounds) {
+          if (headed) tell(head, 0);
+          if (c.piece != 0) tell(acc, c.group * pieces > from);
+          barrier();
+        }
+        const auto warp_of = [&](u32 unit) { return ((unit + 1) * warps - 1) / units; };
+        group = (round - rounds) * warps + warp;
+        const u32 start = group * pieces, one = warp_of(start), last = warp_of(start + pieces - 1);
+        done = group < end - begin && one != last;
+        added = turned.added(begin + group, done);
+        for (u32 w = one; done && w <= last; w++) {
+          const f32* const slot = (f32*)all_places + w * PLACES * PLACE + (begin_of(w) < start ? SLOT : 0) + lane;
+          UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] += slot[e * 32];
+        }
+      }
+      wave_sync();
+      if (GPU_TILE_LOCKSTEP || done) {
+        finish(g, turned, begin + group, total, added, factors, multiplies ? (f32*)words : slots + 2 * SLOT, done);
         warpgroup_publish();
       }
+      if (!multiplies) continue;
       if (ends) {
         if (!whole) UNROLL for (u32 e = 0; e < VALUES; e++) head[e / 4][e % 4] = acc[e / 4][e % 4];
         headed |= !whole;
@@ -345,25 +380,6 @@ template <class Q, u32 ROWS> struct QuantEven {
       if (there) c.advance(pieces);
       send();
       if (BOX_COPIES && ++place == PLACES) place = 0, phase ^= 1;
-    }
-    // A group that several warps have: the first that a warp takes in the first of its slots, the last in the other.
-    f32* const slots = (f32*)places;
-    const auto tell = [&](const Sums& sums, u32 slot) { UNROLL for (u32 e = 0; e < VALUES; e++) slots[slot * SLOT + e * 32 + lane] = sums[e / 4][e % 4]; };
-    if (headed) tell(head, 0);
-    if (c.piece != 0) tell(acc, c.group * pieces > from);
-    barrier();
-    const auto warp_of = [&](u32 unit) { return ((unit + 1) * warps - 1) / units; };
-    NO_UNROLL for (u32 base = 0; base < end - begin; base += warps) {
-      const u32 group = base + warp, start = group * pieces, one = warp_of(start), last = warp_of(start + pieces - 1);
-      const bool there = group < end - begin && one != last;
-      if (!GPU_TILE_LOCKSTEP && !there) continue;
-      const Vec<u16, 8> added = turned.added(begin + group, there);
-      Sums total = {};
-      for (u32 w = one; there && w <= last; w++) {
-        const f32* const slot = (f32*)all_places + w * PLACES * PLACE + (begin_of(w) < start ? SLOT : 0) + lane;
-        UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] += slot[e * 32];
-      }
-      finish(g, turned, begin + group, total, added, factors, slots + 2 * SLOT, there);
     }
   }
 };
