@@ -18,16 +18,20 @@
 
 #if GPU_WARPGROUPS
 namespace gpu {
-template <class Q, u32 ROWS> struct QuantEven {
-  static constexpr u32 N = ROWS / 8, LINES = 16, PLACES = QUANT_EVEN_PLACES, SLICE = WIDE_ROW, SLICES = PIECE / SLICE, VALUES = ROWS * LINES / 32;
+// n / d of numbers below 2^21, by 1 / d: divisions are long code, which runs once.
+GPU_FN u32 quotient(u32 n, f32 inverse) { return (u32)(((f32)n + 0.5f) * inverse); }
+template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
+  static constexpr u32 N = ROWS / 8, LINES = 16 * TILES, PLACES = QUANT_EVEN_PLACES, SLICE = WIDE_ROW, SLICES = PIECE / SLICE, VALUES = ROWS * LINES / 32;
   // Pieces of lines lie one by one, an odd number of vectors each, so that eight hit all banks.
   static constexpr u32 BYTES = PIECE / Q::Elements * Q::Bytes, PITCH = BYTES / 4, PLACE = LINES * PITCH;
   static_assert(BYTES / 16 % 2 == 1 && BYTES % 16 == 0, "");
   // Where results are turned; and what a warp has of two groups that others have, too, and that beside them.
-  static constexpr u32 TURNED = LINES + 4, SLOT = 32 * VALUES;
+  static constexpr u32 TURNED = 16 + 4, SLOT = 32 * VALUES;
   static_assert(ROWS * TURNED <= PLACE && 2 * SLOT + ROWS * TURNED <= PLACES * PLACE, "");
   typedef Outputs<LINES, ROWS> Out;
-  typedef f32 Sums[ROWS / 8][4];
+  // Of a lane: of a tile's 16 lines two, by two rows of x of each eight.
+  typedef f32 Sums[TILES][N][4];
+  template <class S> GPU_FN auto& value(S& sums, u32 e) { return sums[e / (4 * N)][e / 4 % N][e % 4]; }
 
   struct Given {
     const u16* x;
@@ -58,20 +62,22 @@ template <class Q, u32 ROWS> struct QuantEven {
   };
   // A piece of 16 lines, two blocks to each lane.
   struct Piece {
-    PieceBlock<Q> w[2][2];
+    PieceBlock<Q> w[2][2 * TILES];
     GPU_METHOD void load(const u32* place) {
-      UNROLL for (u32 h = 0; h < 2; h++) {
+      UNROLL for (u32 h = 0; h < 2 * TILES; h++) {
         const u32* const line = place + (lane_id() / 4 + 8 * h) * PITCH;
         w[0][h].template load<0>(line);
         w[1][h].template load<1>(line);
       }
     }
     template <u32 B, u32 I> GPU_METHOD void step(Sums& acc, const Right& right) const {
-      u32 left[4];
-      UNROLL for (u32 h = 0; h < 2; h++) w[B][h].template decode<I>(left[h], left[2 + h]);
-      UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[j], left, right.of(I % 2, j));
+      UNROLL for (u32 t = 0; t < TILES; t++) {
+        u32 left[4];
+        UNROLL for (u32 h = 0; h < 2; h++) w[B][2 * t + h].template decode<I>(left[h], left[2 + h]);
+        UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[t][j], left, right.of(I % 2, j));
+      }
     }
-    // Steps of both blocks in turns, with sums of their own, whose products need not wait for each other.
+    // Steps of both blocks in turns, with sums of their own where there are few, whose products need not wait for each other.
     template <u32 I> GPU_METHOD void steps(Sums& acc, Sums& others, const Refs& x) const {
       if constexpr (I < 8) {
         Right right[2];
@@ -88,75 +94,103 @@ template <class Q, u32 ROWS> struct QuantEven {
     GPU_METHOD void multiply(Sums& acc, const u16* x) const {
       Refs refs;
       Right::refs(refs, x);
-      Sums others = {};
-      steps<0>(acc, others, refs);
-      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += others[e / 4][e % 4];
+      if constexpr (TILES > 1) steps<0>(acc, acc, refs);
+      else {
+        Sums others = {};
+        steps<0>(acc, others, refs);
+        UNROLL for (u32 e = 0; e < VALUES; e++) value(acc, e) += value(others, e);
+      }
     }
   };
 
-  // What becomes of a group's sums, which a lane has of one row of x by eight lines side by side, or with a gate by four and four.
+  // What becomes of a tile's sums, which a lane has of one row of x by eight columns side by side; or, where one tile has both a gate and what
+  // it opens for, by four and four.
   struct Turned {
     const Out& out;
-    u32 row, first;
-    bool vectors;
+    bool split, vectors;
+    u32 width, row, first;
     GPU_METHOD explicit Turned(const Out& out)
-        : out(out), row(lane_id() / 2), first(lane_id() % 2 * (out.glu ? 4 : 8)),
-          vectors(out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual)) {}
-    GPU_METHOD u32 column(u32 group) const { return group * out.per_group() + first; }
-    GPU_METHOD size_t at(u32 group) const { return (size_t)row * out.columns + column(group); }
+        : out(out), split(TILES == 1 && out.glu), vectors(out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual)),
+          width(split ? 8 : 16), row(lane_id() / 2), first(lane_id() % 2 * (split ? 4 : 8)) {}
+    GPU_METHOD u32 tiles() const { return out.glu ? 1 : TILES; }
+    GPU_METHOD u32 column(u32 tile) const { return tile * width + first; }
+    GPU_METHOD size_t at(u32 tile) const { return (size_t)row * out.columns + column(tile); }
+    GPU_METHOD bool has(u32 tile) const { return row < out.batch && column(tile) < out.columns; }
     // What is added to them. It is asked for before they are there.
-    GPU_METHOD Vec<u16, 8> added(u32 group, bool there) const {
+    GPU_METHOD Vec<u16, 8> added(u32 tile, bool there) const {
       Vec<u16, 8> x{};
-      const u16* const from = (const u16*)out.residual + at(group);
-      if (!there || !out.residual || row >= out.batch || column(group) >= out.columns) return x;
-      if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) x.v[e] = e < out.per_group() / 2 && column(group) + e < out.columns ? from[e] : (u16)0;
-      else if (!out.glu) x = *(const Vec<u16, 8>*)from;
+      const u16* const from = (const u16*)out.residual + at(tile);
+      if (!there || !out.residual || !has(tile)) return x;
+      if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) x.v[e] = e < width / 2 && column(tile) + e < out.columns ? from[e] : (u16)0;
+      else if (!split) x = *(const Vec<u16, 8>*)from;
       else {
         const Vec<u16, 4> half = *(const Vec<u16, 4>*)from;
         UNROLL for (u32 e = 0; e < 4; e++) x.v[e] = half.v[e];
       }
       return x;
     }
-    // Gives the sum of squares of what is kept.
-    GPU_METHOD f32 store(const OrderedRows& next, const Vec<u16, 8>& weights, u32 group, const f32* sums, const Vec<u16, 8>& added) const {
-      const u32 c = column(group), half = out.per_group() / 2;
-      if (row >= out.batch || c >= out.columns) return 0;
-      const Vec<f32, 4> one = load_shared<4>(sums, row * TURNED + first), two = load_shared<4>(sums, row * TURNED + first + (out.glu ? LINES / 2 : 4));
+    // And what they are multiplied with by the norm behind.
+    GPU_METHOD Vec<u16, 8> weights(const OrderedRows& next, u32 tile, bool there) const { return there && has(tile) ? next.template weights<8>(column(tile)) : Vec<u16, 8>{}; }
+    // `sums` are where they are turned. Gives the sum of squares of what is kept.
+    GPU_METHOD f32 store(const OrderedRows& next, const Vec<u16, 8>& weights, u32 tile, f32* sums, const Vec<u16, 8>& added, bool there) const {
+      const u32 c = column(tile);
+      const bool kept = there && has(tile);
+      const Vec<f32, 4> one = load_shared<4>(sums, row % ROWS * TURNED + first), two = load_shared<4>(sums, row % ROWS * TURNED + first + (split ? 8 : 4));
       f32 v[8];
       UNROLL for (u32 e = 0; e < 8; e++) v[e] = e < 4 ? one.v[e] : two.v[e - 4];
-      if (out.bias) UNROLL for (u32 e = 0; e < 8; e++) {
-        const u32 i = out.glu ? c + e % 4 + e / 4 * out.columns : c + e;
-        if (vectors || c + e % half < out.columns) v[e] += load_float(out.bias, i, out.dtype);
+      if (TILES == 1 && out.bias && kept) UNROLL for (u32 e = 0; e < 8; e++) {
+        const u32 i = split ? c + e % 4 + e / 4 * out.columns : c + e;
+        if (vectors || c + e % (width / 2) < out.columns) v[e] += load_float(out.bias, i, out.dtype);
       }
-      if (out.glu) UNROLL for (u32 e = 0; e < 4; e++) v[e] = gated_shortly(out.glu, v[e], v[e + 4]);
+      if (split) UNROLL for (u32 e = 0; e < 4; e++) v[e] = gated_shortly(out.glu, v[e], v[e + 4]);
       Vec<u16, 8> y;
       UNROLL for (u32 e = 0; e < 8; e++) {
         v[e] += out.dtype == DTYPE_f16 ? f16_to_f32(added.v[e]) : bf16_to_f32(added.v[e]);
         y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(v[e]) : f32_to_bf16(v[e]);
       }
-      u16* const to = (u16*)out.y + at(group);
-      if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) { if (e < half && c + e < out.columns) to[e] = y.v[e]; }
-      else if (out.glu) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
-      else put(to, y);
+      u16* const to = (u16*)out.y + at(tile);
+      if (kept && !vectors) UNROLL for (u32 e = 0; e < 8; e++) { if (e < width / 2 && c + e < out.columns) to[e] = y.v[e]; }
+      else if (kept && split) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
+      else if (kept) put(to, y);
       if (!next.to) return 0;
       const Vec<u16, 8> x = next.normed(y, weights);
-      // Of two neighbours the second is eight places behind, which are another vector: the one beside it, as vectors are mixed.
-      UNROLL for (u32 e = 0; e < 8; e += 2) {
-        if (e >= half) continue;
-        const u32 at = next.within(row, ordered_to((c + e) % PIECE, next.order));
-        next.piece(row, c)[at] = x.v[e];
-        next.piece(row, c)[at ^ 8] = x.v[e + 1];
+      if (!split && next.order == QUANT_ORDER_q4_0) put_words(next, tile, (u16*)sums, x, kept);
+      else if (kept) {
+        // Of two neighbours the second is eight places behind, which are another vector: the one beside it, as vectors are mixed.
+        UNROLL for (u32 e = 0; e < 8; e += 2) {
+          if (e >= width / 2) continue;
+          const u32 at = next.within(row, ordered_to((c + e) % PIECE, next.order));
+          next.piece(row, c)[at] = x.v[e];
+          next.piece(row, c)[at ^ 8] = x.v[e + 1];
+        }
       }
-      return next.alpha ? OrderedRows::squares(y) : 0.0f;
+      return kept && next.alpha ? OrderedRows::squares(y) : 0.0f;
+    }
+    // The 16 columns of a tile are four words of weights of Q4_0, and of each the first of both pairs are neighbours in x in order, and the second:
+    // two lanes have a row, and fill 32 bytes of it together (as ordered_to has it).
+    GPU_METHOD void put_words(const OrderedRows& next, u32 tile, u16* turned, const Vec<u16, 8>& x, bool kept) const {
+      constexpr u32 PITCH = 24;
+      wave_sync();
+      if (row < ROWS) store_shared<4>((u32*)turned, (row * PITCH + first) / 2, *(const Words4*)&x);
+      wave_sync();
+      const u32 c = tile * 16, odd = lane_id() % 2, block = c / 32 % 2;
+      UNROLL for (u32 word = 0; word < 4; word++) {
+        const u32 one = block ? 4 * word : word ? 4 * word - 2 : 0, other = block || word ? one + 2 : 14;
+        const u32 at = (block * 8 + 2 * word + c / 16 % 2) * 16 + odd * 8 + c % PIECE / 64 * 2;
+        const u16* const values = turned + row % ROWS * PITCH + odd;
+        if (kept) *(u32*)(next.piece(row, c) + next.within(row, at)) = values[one] | (u32)values[other] << 16;
+      }
     }
   };
+  typedef Vec<u16, 8> Each[TILES];
   // A group's sums are there, of this part of k.
-  GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Vec<u16, 8>& added, const f32* factors, f32* scratch, bool there) {
-    const Vec<u16, 8> weights = there ? g.next.template weights<8>(turned.column(group)) : Vec<u16, 8>{};
-    UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + lane_id() % 4 * 2 + e % 2];
+  GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Each& added, const Each& weights, const f32* factors, Signal* counted, f32* scratch, bool there) {
+    const Out& out = turned.out;
+    if (BOX_COPIES && g.norm.parts) await_signal(counted, 0);
+    UNROLL for (u32 e = 0; e < VALUES; e++) value(acc, e) *= factors[e / 4 % N * 8 + lane_id() % 4 * 2 + e % 2];
     if (g.cuts > 1) {
       f32* const parts = g.parts + (size_t)group * g.cuts * SLOT + lane_id() * 4;
-      if (there) UNROLL for (u32 j = 0; j < ROWS / 8; j++) *(Vec<f32, 4>*)(parts + g.part * SLOT + j * 128) = Vec<f32, 4>{acc[j][0], acc[j][1], acc[j][2], acc[j][3]};
+      if (there) UNROLL for (u32 e = 0; e < VALUES; e += 4) *(Vec<f32, 4>*)(parts + g.part * SLOT + e * 32) = Vec<f32, 4>{value(acc, e), value(acc, e + 1), value(acc, e + 2), value(acc, e + 3)};
       device_fence();
       wave_sync();
       u32 last = 0;
@@ -167,42 +201,51 @@ template <class Q, u32 ROWS> struct QuantEven {
       there = shfl(last, 0);
       if (!GPU_TILE_LOCKSTEP && !there) return;
       device_fence();
-      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
+      UNROLL for (u32 e = 0; e < VALUES; e++) value(acc, e) = 0;
       // In the order of parts, several at once.
-      constexpr u32 ONCE = 4;
+      constexpr u32 ONCE = 4 / TILES;
       NO_UNROLL for (u32 first = 0; there && first < g.cuts; first += ONCE) {
-        Vec<f32, 4> told[ONCE][ROWS / 8];
+        Vec<f32, 4> told[ONCE][VALUES / 4];
         UNROLL for (u32 p = 0; p < ONCE; p++)
-          UNROLL for (u32 j = 0; j < ROWS / 8; j++) told[p][j] = first + p < g.cuts ? load_fresh(parts + (first + p) * SLOT + j * 128) : Vec<f32, 4>{};
-        UNROLL for (u32 p = 0; p < ONCE; p++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += told[p][e / 4].v[e % 4];
+          UNROLL for (u32 j = 0; j < VALUES / 4; j++) told[p][j] = first + p < g.cuts ? load_fresh(parts + (first + p) * SLOT + j * 128) : Vec<f32, 4>{};
+        UNROLL for (u32 p = 0; p < ONCE; p++) UNROLL for (u32 e = 0; e < VALUES; e++) value(acc, e) += told[p][e / 4].v[e % 4];
       }
     }
-    UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * TURNED + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
-    wave_sync();
-    f32 squares = there ? turned.store(g.next, weights, group, scratch, added) : 0.0f;
-    wave_sync();
-    if (g.next.alpha) {
-      squares += shfl_xor(squares, 1);
-      if (there && lane_id() % 2 == 0 && turned.row < turned.out.batch) g.next.tell(turned.row, group, squares);
+    if constexpr (TILES > 1) {
+      // A lane has the same lines of both tiles, with a gate the second of which is what it opens for.
+      if (out.bias) UNROLL for (u32 e = 0; e < VALUES; e++) {
+        const u32 t = e / (4 * N), c = (out.glu ? group : group * TILES + t) * 16 + lane_id() / 4 + e % 4 / 2 * 8;
+        if (there && c < out.columns) value(acc, e) += load_float(out.bias, out.glu ? c + t * out.columns : c, out.dtype);
+      }
+      if (out.glu) UNROLL for (u32 e = 0; e < 4 * N; e++) value(acc, e) = gated_shortly(out.glu, value(acc, e), value(acc, e + 4 * N));
+    }
+    Vec<u16, 8> now_added = added[0], now_weights = weights[0];
+    NO_UNROLL for (u32 t = 0; t < turned.tiles(); t++) {
+      const u32 tile = group * turned.tiles() + t;
+      UNROLL for (u32 e = 0; e < 4 * N; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * TURNED + lane_id() / 4 + e % 4 / 2 * 8] = value(acc, e);
+      wave_sync();
+      f32 squares = turned.store(g.next, now_weights, tile, scratch, now_added, there);
+      wave_sync();
+      if (g.next.alpha) {
+        squares += shfl_xor(squares, 1);
+        if (there && lane_id() % 2 == 0 && turned.has(tile)) g.next.tell(turned.row, tile, squares);
+      }
+      now_added = added[TILES - 1], now_weights = weights[TILES - 1];
+      UNROLL for (u32 e = 0; e < 4 * N; e++) value(acc, e) = value(acc, e + VALUES - 4 * N);
     }
   }
-  // What rows are multiplied with where their squares are told. A thread sums up those of four rows.
-  GPU_FN void find_factors(const RowFactors& norm, f32* factors, f32* sums) {
-    constexpr u32 FOURS = ROWS / 4, ONCE = 4;
-    const u32 row = tid_x() % FOURS * 4, stride = bdim_x() / FOURS;
+  // What rows are multiplied with where their squares are told, by one warp, whose lanes have four rows each.
+  GPU_FN void find_factors(const RowFactors& norm, f32* factors) {
+    constexpr u32 FOURS = ROWS / 4, ONCE = 8, STRIDE = 32 / FOURS;
+    const u32 row = lane_id() % FOURS * 4;
     Vec<f32, 4> sum{};
-    NO_UNROLL for (u32 p = tid_x() / FOURS; p < norm.parts; p += ONCE * stride) {
+    NO_UNROLL for (u32 p = lane_id() / FOURS; p < norm.parts; p += ONCE * STRIDE) {
       Vec<f32, 4> told[ONCE];
-      UNROLL for (u32 i = 0; i < ONCE; i++) told[i] = p + i * stride < norm.parts ? norm.told4(p + i * stride, row) : Vec<f32, 4>{};
+      UNROLL for (u32 i = 0; i < ONCE; i++) told[i] = p + i * STRIDE < norm.parts ? norm.told4(p + i * STRIDE, row) : Vec<f32, 4>{};
       UNROLL for (u32 i = 0; i < ONCE; i++) UNROLL for (u32 e = 0; e < 4; e++) sum.v[e] += told[i].v[e];
     }
     UNROLL for (u32 mask = 16; mask >= FOURS; mask /= 2) UNROLL for (u32 e = 0; e < 4; e++) sum.v[e] += shfl_xor(sum.v[e], mask);
-    if (lane_id() < FOURS) UNROLL for (u32 e = 0; e < 4; e++) sums[tid_x() / 32 * ROWS + row + e] = sum.v[e];
-    barrier();
-    if (tid_x() >= ROWS) return;
-    f32 all = 0;
-    for (u32 w = 0; w < bdim_x() / 32; w++) all += sums[w * ROWS + tid_x()];
-    factors[tid_x()] = norm.of(all);
+    if (lane_id() < FOURS) UNROLL for (u32 e = 0; e < 4; e++) factors[row + e] = norm.of(sum.v[e]);
   }
   // x in order with the bits of bf16 becomes f16 where it lies: with other exponents, a row that is too large or too small for them lifted by a
   // power of two so that its largest is near 2^15. Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have
@@ -261,22 +304,28 @@ template <class Q, u32 ROWS> struct QuantEven {
   };
 
   GPU_FN void run(u32* shared, const Given& g, const Out& out) {
-    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id();
-    const u32 all = g.k / PIECE, first = all * g.part / g.cuts, pieces = all * (g.part + 1) / g.cuts - first, most = (all + g.cuts - 1) / g.cuts;
-    const u32 groups = out.groups(), begin = (u32)((u64)out.share.block * groups / out.share.blocks), end = (u32)((u64)(out.share.block + 1) * groups / out.share.blocks);
+    const bool apart = BOX_COPIES && g.norm.parts;
+    const u32 warps = bdim_x() / 32 - apart, warp = uniform(tid_x() / 32), lane = lane_id();
+    const f32 a_cut = approx_recip((f32)g.cuts), a_warp = approx_recip((f32)warps), a_block = approx_recip((f32)out.share.blocks);
+    const u32 all = g.k / PIECE, first = quotient(all * g.part, a_cut), pieces = quotient(all * (g.part + 1), a_cut) - first, most = quotient(all + g.cuts - 1, a_cut);
+    const u32 groups = out.glu ? (out.columns + LINES / 2 - 1) / (LINES / 2) : (out.columns + LINES - 1) / LINES;
+    const u32 begin = quotient(out.share.block * groups, a_block), end = out.share.block + 1 == out.share.blocks ? groups : quotient((out.share.block + 1) * groups, a_block);
     const u32 units = (end - begin) * pieces;
-    const auto begin_of = [&](u32 w) { return w * units / warps; };
-    const u32 from = uniform(begin_of(warp)), to = uniform(begin_of(warp + 1));
+    const f32 a_unit = approx_recip((f32)units), a_piece = approx_recip((f32)pieces);
+    const auto begin_of = [&](u32 w) { return quotient(w * units, a_warp); };
+    const u32 from = uniform(begin_of(warp)), to = uniform(warp < warps ? begin_of(warp + 1) : begin_of(warp));
     // Shared memory: x, the places of each warp (boxes begin at multiples of 128 bytes), and their signals.
     constexpr u32 X_WORDS = ROWS * PIECE / 2;
     u32* const all_places = shared + most * X_WORDS;
     u32* const places = all_places + warp * PLACES * PLACE;
     Signal* const x_there = (Signal*)(all_places + warps * PLACES * PLACE);
     Signal* const landed = x_there + most + warp * PLACES;
-    f32* const factors = (f32*)(x_there + most + warps * PLACES);
+    Signal* const counted = x_there + most + warps * PLACES;
+    f32* const factors = (f32*)(counted + 1);
     u32* const largest = (u32*)(factors + ROWS);
 
-    Cursor sent{from, from / pieces, from % pieces};
+    const u32 from_group = quotient(from, a_piece), from_piece = from - from_group * pieces;
+    Cursor sent{from, from_group, from_piece};
     u32 next = 0;
     const auto send = [&] {
       if (!BOX_COPIES || sent.at >= to) return;
@@ -298,88 +347,103 @@ template <class Q, u32 ROWS> struct QuantEven {
     };
     if (BOX_COPIES) {
       if (warp == 0 && one_lane()) expect_boxes(g.map);
-      for (u32 c = warp; c < pieces; c += warps) if (lane == 0) make_signal(x_there + c, 1);
-      if (lane < PLACES) make_signal(landed + lane, 1);
+      for (u32 c = warp; warp < warps && c < pieces; c += warps) if (lane == 0) make_signal(x_there + c, 1);
+      if (warp < warps && lane < PLACES) make_signal(landed + lane, 1);
+      if (warp == 0 && lane == 0) make_signal(counted, 1);
       signals_made();
       wave_sync();
     }
     NO_UNROLL for (u32 i = 0; i < PLACES; i++) send();
     wait_for_previous();
-    if (tid_x() < ROWS) factors[tid_x()] = g.raw ? 1.0f : ((const f32*)(g.x + (size_t)ROWS * g.k))[tid_x()];
+    if (tid_x() < ROWS && !apart) factors[tid_x()] = g.raw ? 1.0f : ((const f32*)(g.x + (size_t)ROWS * g.k))[tid_x()];
     if (!BOX_COPIES) for (u32 i = tid_x(); i < pieces * X_WORDS; i += bdim_x()) shared[i] = ((const u32*)g.x)[(size_t)first * X_WORDS + i];
-    else NO_UNROLL for (u32 c = warp; c < pieces; c += warps)
+    else NO_UNROLL for (u32 c = warp; warp < warps && c < pieces; c += warps)
       if (one_lane()) {
         expect_bytes(x_there + c, 4 * X_WORDS);
         copy_bulk(shared + c * X_WORDS, g.x + (size_t)(first + c) * 2 * X_WORDS, 4 * X_WORDS, x_there + c);
       }
     const Turned turned(out);
     // What is added was made long ago, and lies in the cache no longer.
-    if (out.residual)
-      for (u32 i = tid_x(); i < (end - begin) * out.batch; i += bdim_x()) expect((const u16*)out.residual + (size_t)(i % out.batch) * out.columns + (begin + i / out.batch) * out.per_group());
+    if (out.residual && lane < out.batch)
+      for (u32 i = warp; i < end - begin; i += warps) expect((const u16*)out.residual + (size_t)lane * out.columns + (begin + i) * out.per_group());
     if (g.next.alpha)
       for (u32 i = tid_x(); i < end - begin; i += bdim_x()) expect(g.next.alpha + (begin + i) * out.per_group());
-    if (g.norm.parts) find_factors(g.norm, factors, (f32*)largest);
+    if (!BOX_COPIES && g.norm.parts && warp == 0) find_factors(g.norm, factors);
     barrier();
+    if (apart && warp == warps) {
+      find_factors(g.norm, factors);
+      meeting_come(counted);
+      barrier();
+      return;
+    }
     if (g.raw && out.dtype == DTYPE_bf16) lift(shared, x_there, g.x + (size_t)first * 2 * X_WORDS, pieces, factors, largest);
 
+    const auto warp_of = [&](u32 unit) { return quotient((unit + 1) * warps - 1, a_unit); };
+    // Whether several warps have a group.
+    const auto shared_by = [&](u32 group) { return group < end - begin && warp_of(group * pieces) != warp_of(group * pieces + pieces - 1); };
+    // What is added to the first that this one adds up, asked for long before.
+    const bool adds = shared_by(warp);
+    const auto ask = [&](Each& added, Each& weights, u32 group, bool there) {
+      UNROLL for (u32 t = 0; t < TILES; t++) {
+        const u32 tile = group * turned.tiles() + t;
+        added[t] = turned.added(tile, there && t < turned.tiles());
+        weights[t] = turned.weights(g.next, tile, there && t < turned.tiles());
+      }
+    };
+    Each first_added, first_weights;
+    ask(first_added, first_weights, begin + warp, adds);
     Sums acc = {}, head = {};
-    Cursor c{from, from / pieces, from % pieces};
+    Cursor c{from, from_group, from_piece};
     u32 place = 0, phase = 0;
     bool whole = c.piece == 0, headed = false;
-    // Behind its pieces each warp adds up groups that several have, so that what becomes of sums is one piece of code.
-    const u32 rounds = GPU_TILE_LOCKSTEP ? (units + warps - 1) / warps : to - from, joins = (end - begin + warps - 1) / warps;
-    f32* const slots = (f32*)places;
-    NO_UNROLL for (u32 round = 0; round < rounds + joins; round++) {
-      const bool multiplies = round < rounds, there = multiplies && (!GPU_TILE_LOCKSTEP || c.at < to), ends = there && c.piece + 1 == pieces;
+    const u32 rounds = GPU_TILE_LOCKSTEP ? (units + warps - 1) / warps : to - from;
+    NO_UNROLL for (u32 round = 0; round < rounds; round++) {
+      const bool there = !GPU_TILE_LOCKSTEP || c.at < to, ends = there && c.piece + 1 == pieces, alone = ends && whole;
       u32* const words = places + place * PLACE;
-      Vec<u16, 8> added;
-      Sums total = {};
-      u32 group = c.group;
-      bool done = ends && whole;
-      if (multiplies) {
-        if (BOX_COPIES) await_signal(landed + place, phase);
-        else bring(c, there);
-        Piece piece;
-        piece.load(there ? words : shared);
-        added = turned.added(begin + group, done);
-        if (BOX_COPIES) await_signal(x_there + c.piece, 0);
-        const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * X_WORDS);
-        Sums none = {};
-        piece.multiply(there ? acc : none, x);
-        UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] = acc[e / 4][e % 4];
-      } else {
-        // The first group that a warp takes is in the first of its slots, the last in the other.
-        const auto tell = [&](const Sums& sums, u32 slot) { UNROLL for (u32 e = 0; e < VALUES; e++) slots[slot * SLOT + e * 32 + lane] = sums[e / 4][e % 4]; };
-        if (round == rounds) {
-          if (headed) tell(head, 0);
-          if (c.piece != 0) tell(acc, c.group * pieces > from);
-          barrier();
-        }
-        const auto warp_of = [&](u32 unit) { return ((unit + 1) * warps - 1) / units; };
-        group = (round - rounds) * warps + warp;
-        const u32 start = group * pieces, one = warp_of(start), last = warp_of(start + pieces - 1);
-        done = group < end - begin && one != last;
-        added = turned.added(begin + group, done);
-        for (u32 w = one; done && w <= last; w++) {
-          const f32* const slot = (f32*)all_places + w * PLACES * PLACE + (begin_of(w) < start ? SLOT : 0) + lane;
-          UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] += slot[e * 32];
-        }
-      }
+      if (BOX_COPIES) await_signal(landed + place, phase);
+      else bring(c, there);
+      Piece piece;
+      piece.load(there ? words : shared);
+      Each added, weights;
+      ask(added, weights, begin + c.group, alone);
+      if (BOX_COPIES) await_signal(x_there + c.piece, 0);
+      const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * X_WORDS);
+      Sums none = {};
+      piece.multiply(there ? acc : none, x);
       wave_sync();
-      if (GPU_TILE_LOCKSTEP || done) {
-        finish(g, turned, begin + group, total, added, factors, multiplies ? (f32*)words : slots + 2 * SLOT, done);
+      if (GPU_TILE_LOCKSTEP || alone) {
+        Sums total;
+        UNROLL for (u32 e = 0; e < VALUES; e++) value(total, e) = value(acc, e);
+        finish(g, turned, begin + c.group, total, added, weights, factors, counted, (f32*)words, alone);
         warpgroup_publish();
       }
-      if (!multiplies) continue;
       if (ends) {
-        if (!whole) UNROLL for (u32 e = 0; e < VALUES; e++) head[e / 4][e % 4] = acc[e / 4][e % 4];
+        if (!whole) UNROLL for (u32 e = 0; e < VALUES; e++) value(head, e) = value(acc, e);
         headed |= !whole;
         whole = true;
-        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
+        UNROLL for (u32 e = 0; e < VALUES; e++) value(acc, e) = 0;
       }
       if (there) c.advance(pieces);
       send();
       if (BOX_COPIES && ++place == PLACES) place = 0, phase ^= 1;
+    }
+    // A group that several warps have: the first that a warp takes in the first of its slots, the last in the other.
+    f32* const slots = (f32*)places;
+    const auto tell = [&](const Sums& sums, u32 slot) { UNROLL for (u32 e = 0; e < VALUES; e++) slots[slot * SLOT + e * 32 + lane] = value(sums, e); };
+    if (headed) tell(head, 0);
+    if (c.piece != 0) tell(acc, c.group * pieces > from);
+    barrier();
+    NO_UNROLL for (u32 base = 0; base < end - begin; base += warps) {
+      const u32 group = base + warp, start = group * pieces, one = warp_of(start), last = warp_of(start + pieces - 1);
+      const bool there = group < end - begin && one != last;
+      if (!GPU_TILE_LOCKSTEP && !there) continue;
+      if (base) ask(first_added, first_weights, begin + group, there);
+      Sums total = {};
+      for (u32 w = one; there && w <= last; w++) {
+        const f32* const slot = (f32*)all_places + w * PLACES * PLACE + (begin_of(w) < start ? SLOT : 0) + lane;
+        UNROLL for (u32 e = 0; e < VALUES; e++) value(total, e) += slot[e * 32];
+      }
+      finish(g, turned, begin + group, total, first_added, first_weights, factors, counted, slots + 2 * SLOT, there);
     }
   }
 };
