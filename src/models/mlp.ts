@@ -9,7 +9,7 @@ import { reducedFeedForward } from "./sharding/reduced.ts";
 import { type Around, nextOf, type Place, type Projection, type Weights } from "./weights/weights.ts";
 
 export interface FeedForward {
-  /** The type of the weights that it begins with, where all are of one. */
+  /** The type of the weights that x goes into first, and that alone. */
   readonly first?: QuantType | null | undefined;
   /** x (n, hidden) → (n, hidden); `around` is the norm before and the residual after. */
   forward(x: Tensor, around: Around): Tensor;
@@ -43,6 +43,10 @@ class GatedMlp implements FeedForward {
     this.#activation = activation;
   }
 
+  get first(): QuantType | null | undefined {
+    return this.#gateUp.type;
+  }
+
   static async load(
     { hiddenSize, intermediateSize, activation }: ModelConfig,
     weights: Weights,
@@ -58,10 +62,6 @@ class GatedMlp implements FeedForward {
       await weights.linear([{ role: "down", outputs: hiddenSize }], width, place),
       activation,
     );
-  }
-
-  get first(): QuantType | null | undefined {
-    return this.#gateUp.type;
   }
 
   forward(x: Tensor, { norm, ...after }: Around = {}): Tensor {
