@@ -20,18 +20,16 @@
 namespace gpu {
 // n / d of numbers below 2^21, by 1 / d: divisions are long code, which runs once.
 GPU_FN u32 quotient(u32 n, f32 inverse) { return (u32)(((f32)n + 0.5f) * inverse); }
-template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
-  static constexpr u32 N = ROWS / 8, LINES = 16 * TILES, PLACES = QUANT_EVEN_PLACES, SLICE = WIDE_ROW, SLICES = PIECE / SLICE, VALUES = ROWS * LINES / 32;
+template <class Q, u32 ROWS> struct QuantEven {
+  static constexpr u32 N = ROWS / 8, LINES = 16, PLACES = QUANT_EVEN_PLACES, SLICE = WIDE_ROW, SLICES = PIECE / SLICE, VALUES = ROWS * LINES / 32;
   // Pieces of lines lie one by one, an odd number of vectors each, so that eight hit all banks.
   static constexpr u32 BYTES = PIECE / Q::Elements * Q::Bytes, PITCH = BYTES / 4, PLACE = LINES * PITCH;
   static_assert(BYTES / 16 % 2 == 1 && BYTES % 16 == 0, "");
   // Where results are turned; and what a warp has of two groups that others have, too, and that beside them.
-  static constexpr u32 TURNED = 16 + 4, SLOT = 32 * VALUES;
+  static constexpr u32 TURNED = LINES + 4, SLOT = 32 * VALUES;
   static_assert(ROWS * TURNED <= PLACE && 2 * SLOT + ROWS * TURNED <= PLACES * PLACE, "");
   typedef Outputs<LINES, ROWS> Out;
-  // Of a lane: of a tile's 16 lines two, by two rows of x of each eight.
-  typedef f32 Sums[TILES][N][4];
-  template <class S> GPU_FN auto& value(S& sums, u32 e) { return sums[e / (4 * N)][e / 4 % N][e % 4]; }
+  typedef f32 Sums[N][4];
 
   struct Given {
     const u16* x;
@@ -62,22 +60,20 @@ template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
   };
   // A piece of 16 lines, two blocks to each lane.
   struct Piece {
-    PieceBlock<Q> w[2][2 * TILES];
+    PieceBlock<Q> w[2][2];
     GPU_METHOD void load(const u32* place) {
-      UNROLL for (u32 h = 0; h < 2 * TILES; h++) {
+      UNROLL for (u32 h = 0; h < 2; h++) {
         const u32* const line = place + (lane_id() / 4 + 8 * h) * PITCH;
         w[0][h].template load<0>(line);
         w[1][h].template load<1>(line);
       }
     }
     template <u32 B, u32 I> GPU_METHOD void step(Sums& acc, const Right& right) const {
-      UNROLL for (u32 t = 0; t < TILES; t++) {
-        u32 left[4];
-        UNROLL for (u32 h = 0; h < 2; h++) w[B][2 * t + h].template decode<I>(left[h], left[2 + h]);
-        UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[t][j], left, right.of(I % 2, j));
-      }
+      u32 left[4];
+      UNROLL for (u32 h = 0; h < 2; h++) w[B][h].template decode<I>(left[h], left[2 + h]);
+      UNROLL for (u32 j = 0; j < N; j++) mma_m16n8k16(f16{}, acc[j], left, right.of(I % 2, j));
     }
-    // Steps of both blocks in turns, with sums of their own where there are few, whose products need not wait for each other.
+    // Steps of both blocks in turns, with sums of their own, whose products need not wait for each other.
     template <u32 I> GPU_METHOD void steps(Sums& acc, Sums& others, const Refs& x) const {
       if constexpr (I < 8) {
         Right right[2];
@@ -94,35 +90,30 @@ template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
     GPU_METHOD void multiply(Sums& acc, const u16* x) const {
       Refs refs;
       Right::refs(refs, x);
-      if constexpr (TILES > 1) steps<0>(acc, acc, refs);
-      else {
-        Sums others = {};
-        steps<0>(acc, others, refs);
-        UNROLL for (u32 e = 0; e < VALUES; e++) value(acc, e) += value(others, e);
-      }
+      Sums others = {};
+      steps<0>(acc, others, refs);
+      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += others[e / 4][e % 4];
     }
   };
 
-  // What becomes of a tile's sums, which a lane has of one row of x by eight columns side by side; or, where one tile has both a gate and what
-  // it opens for, by four and four.
+  // What becomes of a group's sums, which a lane has of one row of x by eight lines side by side, or with a gate by four and four.
   struct Turned {
     const Out& out;
-    bool split, vectors;
-    u32 width, row, first;
+    u32 row, first;
+    bool vectors;
     GPU_METHOD explicit Turned(const Out& out)
-        : out(out), split(TILES == 1 && out.glu), vectors(out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual)),
-          width(split ? 8 : 16), row(lane_id() / 2), first(lane_id() % 2 * (split ? 4 : 8)) {}
-    GPU_METHOD u32 tiles() const { return out.glu ? 1 : TILES; }
-    GPU_METHOD u32 column(u32 tile) const { return tile * width + first; }
-    GPU_METHOD size_t at(u32 tile) const { return (size_t)row * out.columns + column(tile); }
-    GPU_METHOD bool has(u32 tile) const { return row < out.batch && column(tile) < out.columns; }
+        : out(out), row(lane_id() / 2), first(lane_id() % 2 * (out.glu ? 4 : 8)),
+          vectors(out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual)) {}
+    GPU_METHOD u32 column(u32 group) const { return group * out.per_group() + first; }
+    GPU_METHOD size_t at(u32 group) const { return (size_t)row * out.columns + column(group); }
+    GPU_METHOD bool has(u32 group) const { return row < out.batch && column(group) < out.columns; }
     // What is added to them. It is asked for before they are there.
-    GPU_METHOD Vec<u16, 8> added(u32 tile, bool there) const {
+    GPU_METHOD Vec<u16, 8> added(u32 group, bool there) const {
       Vec<u16, 8> x{};
-      const u16* const from = (const u16*)out.residual + at(tile);
-      if (!there || !out.residual || !has(tile)) return x;
-      if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) x.v[e] = e < width / 2 && column(tile) + e < out.columns ? from[e] : (u16)0;
-      else if (!split) x = *(const Vec<u16, 8>*)from;
+      const u16* const from = (const u16*)out.residual + at(group);
+      if (!there || !out.residual || !has(group)) return x;
+      if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) x.v[e] = e < out.per_group() / 2 && column(group) + e < out.columns ? from[e] : (u16)0;
+      else if (!out.glu) x = *(const Vec<u16, 8>*)from;
       else {
         const Vec<u16, 4> half = *(const Vec<u16, 4>*)from;
         UNROLL for (u32 e = 0; e < 4; e++) x.v[e] = half.v[e];
@@ -130,35 +121,35 @@ template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
       return x;
     }
     // And what they are multiplied with by the norm behind.
-    GPU_METHOD Vec<u16, 8> weights(const OrderedRows& next, u32 tile, bool there) const { return there && has(tile) ? next.template weights<8>(column(tile)) : Vec<u16, 8>{}; }
+    GPU_METHOD Vec<u16, 8> weights(const OrderedRows& next, u32 group, bool there) const { return there && has(group) ? next.template weights<8>(column(group)) : Vec<u16, 8>{}; }
     // `sums` are where they are turned. Gives the sum of squares of what is kept.
-    GPU_METHOD f32 store(const OrderedRows& next, const Vec<u16, 8>& weights, u32 tile, f32* sums, const Vec<u16, 8>& added, bool there) const {
-      const u32 c = column(tile);
-      const bool kept = there && has(tile);
-      const Vec<f32, 4> one = load_shared<4>(sums, row % ROWS * TURNED + first), two = load_shared<4>(sums, row % ROWS * TURNED + first + (split ? 8 : 4));
+    GPU_METHOD f32 store(const OrderedRows& next, const Vec<u16, 8>& weights, u32 group, f32* sums, const Vec<u16, 8>& added, bool there) const {
+      const u32 c = column(group), half = out.per_group() / 2;
+      const bool kept = there && has(group);
+      const Vec<f32, 4> one = load_shared<4>(sums, row % ROWS * TURNED + first), two = load_shared<4>(sums, row % ROWS * TURNED + first + (out.glu ? LINES / 2 : 4));
       f32 v[8];
       UNROLL for (u32 e = 0; e < 8; e++) v[e] = e < 4 ? one.v[e] : two.v[e - 4];
-      if (TILES == 1 && out.bias && kept) UNROLL for (u32 e = 0; e < 8; e++) {
-        const u32 i = split ? c + e % 4 + e / 4 * out.columns : c + e;
-        if (vectors || c + e % (width / 2) < out.columns) v[e] += load_float(out.bias, i, out.dtype);
+      if (out.bias && kept) UNROLL for (u32 e = 0; e < 8; e++) {
+        const u32 i = out.glu ? c + e % 4 + e / 4 * out.columns : c + e;
+        if (vectors || c + e % half < out.columns) v[e] += load_float(out.bias, i, out.dtype);
       }
-      if (split) UNROLL for (u32 e = 0; e < 4; e++) v[e] = gated_shortly(out.glu, v[e], v[e + 4]);
+      if (out.glu) UNROLL for (u32 e = 0; e < 4; e++) v[e] = gated_shortly(out.glu, v[e], v[e + 4]);
       Vec<u16, 8> y;
       UNROLL for (u32 e = 0; e < 8; e++) {
         v[e] += out.dtype == DTYPE_f16 ? f16_to_f32(added.v[e]) : bf16_to_f32(added.v[e]);
         y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(v[e]) : f32_to_bf16(v[e]);
       }
-      u16* const to = (u16*)out.y + at(tile);
-      if (kept && !vectors) UNROLL for (u32 e = 0; e < 8; e++) { if (e < width / 2 && c + e < out.columns) to[e] = y.v[e]; }
-      else if (kept && split) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
+      u16* const to = (u16*)out.y + at(group);
+      if (kept && !vectors) UNROLL for (u32 e = 0; e < 8; e++) { if (e < half && c + e < out.columns) to[e] = y.v[e]; }
+      else if (kept && out.glu) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
       else if (kept) put(to, y);
       if (!next.to) return 0;
       const Vec<u16, 8> x = next.normed(y, weights);
-      if (!split && next.order == QUANT_ORDER_q4_0) put_words(next, tile, (u16*)sums, x, kept);
+      if (!out.glu && next.order == QUANT_ORDER_q4_0) put_words(next, group, (u16*)sums, x, kept);
       else if (kept) {
         // Of two neighbours the second is eight places behind, which are another vector: the one beside it, as vectors are mixed.
         UNROLL for (u32 e = 0; e < 8; e += 2) {
-          if (e >= width / 2) continue;
+          if (e >= half) continue;
           const u32 at = next.within(row, ordered_to((c + e) % PIECE, next.order));
           next.piece(row, c)[at] = x.v[e];
           next.piece(row, c)[at ^ 8] = x.v[e + 1];
@@ -166,14 +157,16 @@ template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
       }
       return kept && next.alpha ? OrderedRows::squares(y) : 0.0f;
     }
-    // The 16 columns of a tile are four words of weights of Q4_0, and of each the first of both pairs are neighbours in x in order, and the second:
+    // The 16 columns of a group are four words of weights of Q4_0, and of each the first of both pairs are neighbours in x in order, and the second:
     // two lanes have a row, and fill 32 bytes of it together (as ordered_to has it).
-    GPU_METHOD void put_words(const OrderedRows& next, u32 tile, u16* turned, const Vec<u16, 8>& x, bool kept) const {
+    GPU_METHOD void put_words(const OrderedRows& next, u32 group, u16* turned, const Vec<u16, 8>& x, bool kept) const {
       constexpr u32 PITCH = 24;
       wave_sync();
-      if (row < ROWS) store_shared<4>((u32*)turned, (row * PITCH + first) / 2, *(const Words4*)&x);
+      Words4 words;
+      UNROLL for (u32 j = 0; j < 4; j++) words.v[j] = x.v[2 * j] | (u32)x.v[2 * j + 1] << 16;
+      if (row < ROWS) store_shared<4>((u32*)turned, (row * PITCH + first) / 2, words);
       wave_sync();
-      const u32 c = tile * 16, odd = lane_id() % 2, block = c / 32 % 2;
+      const u32 c = group * 16, odd = lane_id() % 2, block = c / 32 % 2;
       UNROLL for (u32 word = 0; word < 4; word++) {
         const u32 one = block ? 4 * word : word ? 4 * word - 2 : 0, other = block || word ? one + 2 : 14;
         const u32 at = (block * 8 + 2 * word + c / 16 % 2) * 16 + odd * 8 + c % PIECE / 64 * 2;
@@ -182,15 +175,13 @@ template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
       }
     }
   };
-  typedef Vec<u16, 8> Each[TILES];
   // A group's sums are there, of this part of k.
-  GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Each& added, const Each& weights, const f32* factors, Signal* counted, f32* scratch, bool there) {
-    const Out& out = turned.out;
+  GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Vec<u16, 8>& added, const Vec<u16, 8>& weights, const f32* factors, Signal* counted, f32* scratch, bool there) {
     if (BOX_COPIES && g.norm.parts) await_signal(counted, 0);
-    UNROLL for (u32 e = 0; e < VALUES; e++) value(acc, e) *= factors[e / 4 % N * 8 + lane_id() % 4 * 2 + e % 2];
+    UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + lane_id() % 4 * 2 + e % 2];
     if (g.cuts > 1) {
       f32* const parts = g.parts + (size_t)group * g.cuts * SLOT + lane_id() * 4;
-      if (there) UNROLL for (u32 e = 0; e < VALUES; e += 4) *(Vec<f32, 4>*)(parts + g.part * SLOT + e * 32) = Vec<f32, 4>{value(acc, e), value(acc, e + 1), value(acc, e + 2), value(acc, e + 3)};
+      if (there) UNROLL for (u32 e = 0; e < VALUES; e += 4) *(Vec<f32, 4>*)(parts + g.part * SLOT + e * 32) = Vec<f32, 4>{acc[e / 4][e % 4], acc[e / 4][e % 4 + 1], acc[e / 4][e % 4 + 2], acc[e / 4][e % 4 + 3]};
       device_fence();
       wave_sync();
       u32 last = 0;
@@ -201,37 +192,23 @@ template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
       there = shfl(last, 0);
       if (!GPU_TILE_LOCKSTEP && !there) return;
       device_fence();
-      UNROLL for (u32 e = 0; e < VALUES; e++) value(acc, e) = 0;
+      UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
       // In the order of parts, several at once.
-      constexpr u32 ONCE = 4 / TILES;
+      constexpr u32 ONCE = 4;
       NO_UNROLL for (u32 first = 0; there && first < g.cuts; first += ONCE) {
         Vec<f32, 4> told[ONCE][VALUES / 4];
         UNROLL for (u32 p = 0; p < ONCE; p++)
           UNROLL for (u32 j = 0; j < VALUES / 4; j++) told[p][j] = first + p < g.cuts ? load_fresh(parts + (first + p) * SLOT + j * 128) : Vec<f32, 4>{};
-        UNROLL for (u32 p = 0; p < ONCE; p++) UNROLL for (u32 e = 0; e < VALUES; e++) value(acc, e) += told[p][e / 4].v[e % 4];
+        UNROLL for (u32 p = 0; p < ONCE; p++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += told[p][e / 4].v[e % 4];
       }
     }
-    if constexpr (TILES > 1) {
-      // A lane has the same lines of both tiles, with a gate the second of which is what it opens for.
-      if (out.bias) UNROLL for (u32 e = 0; e < VALUES; e++) {
-        const u32 t = e / (4 * N), c = (out.glu ? group : group * TILES + t) * 16 + lane_id() / 4 + e % 4 / 2 * 8;
-        if (there && c < out.columns) value(acc, e) += load_float(out.bias, out.glu ? c + t * out.columns : c, out.dtype);
-      }
-      if (out.glu) UNROLL for (u32 e = 0; e < 4 * N; e++) value(acc, e) = gated_shortly(out.glu, value(acc, e), value(acc, e + 4 * N));
-    }
-    Vec<u16, 8> now_added = added[0], now_weights = weights[0];
-    NO_UNROLL for (u32 t = 0; t < turned.tiles(); t++) {
-      const u32 tile = group * turned.tiles() + t;
-      UNROLL for (u32 e = 0; e < 4 * N; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * TURNED + lane_id() / 4 + e % 4 / 2 * 8] = value(acc, e);
-      wave_sync();
-      f32 squares = turned.store(g.next, now_weights, tile, scratch, now_added, there);
-      wave_sync();
-      if (g.next.alpha) {
-        squares += shfl_xor(squares, 1);
-        if (there && lane_id() % 2 == 0 && turned.has(tile)) g.next.tell(turned.row, tile, squares);
-      }
-      now_added = added[TILES - 1], now_weights = weights[TILES - 1];
-      UNROLL for (u32 e = 0; e < 4 * N; e++) value(acc, e) = value(acc, e + VALUES - 4 * N);
+    UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * TURNED + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
+    wave_sync();
+    f32 squares = turned.store(g.next, weights, group, scratch, added, there);
+    wave_sync();
+    if (g.next.alpha) {
+      squares += shfl_xor(squares, 1);
+      if (there && lane_id() % 2 == 0 && turned.has(group)) g.next.tell(turned.row, group, squares);
     }
   }
   // What rows are multiplied with where their squares are told, by one warp, whose lanes have four rows each.
@@ -383,15 +360,7 @@ template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
     const auto shared_by = [&](u32 group) { return group < end - begin && warp_of(group * pieces) != warp_of(group * pieces + pieces - 1); };
     // What is added to the first that this one adds up, asked for long before.
     const bool adds = shared_by(warp);
-    const auto ask = [&](Each& added, Each& weights, u32 group, bool there) {
-      UNROLL for (u32 t = 0; t < TILES; t++) {
-        const u32 tile = group * turned.tiles() + t;
-        added[t] = turned.added(tile, there && t < turned.tiles());
-        weights[t] = turned.weights(g.next, tile, there && t < turned.tiles());
-      }
-    };
-    Each first_added, first_weights;
-    ask(first_added, first_weights, begin + warp, adds);
+    Vec<u16, 8> joined_added = turned.added(begin + warp, adds), joined_weights = turned.weights(g.next, begin + warp, adds);
     Sums acc = {}, head = {};
     Cursor c{from, from_group, from_piece};
     u32 place = 0, phase = 0;
@@ -404,8 +373,7 @@ template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
       else bring(c, there);
       Piece piece;
       piece.load(there ? words : shared);
-      Each added, weights;
-      ask(added, weights, begin + c.group, alone);
+      const Vec<u16, 8> added = turned.added(begin + c.group, alone), weights = turned.weights(g.next, begin + c.group, alone);
       if (BOX_COPIES) await_signal(x_there + c.piece, 0);
       const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * X_WORDS);
       Sums none = {};
@@ -413,15 +381,15 @@ template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
       wave_sync();
       if (GPU_TILE_LOCKSTEP || alone) {
         Sums total;
-        UNROLL for (u32 e = 0; e < VALUES; e++) value(total, e) = value(acc, e);
+        UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] = acc[e / 4][e % 4];
         finish(g, turned, begin + c.group, total, added, weights, factors, counted, (f32*)words, alone);
         warpgroup_publish();
       }
       if (ends) {
-        if (!whole) UNROLL for (u32 e = 0; e < VALUES; e++) value(head, e) = value(acc, e);
+        if (!whole) UNROLL for (u32 e = 0; e < VALUES; e++) head[e / 4][e % 4] = acc[e / 4][e % 4];
         headed |= !whole;
         whole = true;
-        UNROLL for (u32 e = 0; e < VALUES; e++) value(acc, e) = 0;
+        UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
       }
       if (there) c.advance(pieces);
       send();
@@ -429,7 +397,7 @@ template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
     }
     // A group that several warps have: the first that a warp takes in the first of its slots, the last in the other.
     f32* const slots = (f32*)places;
-    const auto tell = [&](const Sums& sums, u32 slot) { UNROLL for (u32 e = 0; e < VALUES; e++) slots[slot * SLOT + e * 32 + lane] = value(sums, e); };
+    const auto tell = [&](const Sums& sums, u32 slot) { UNROLL for (u32 e = 0; e < VALUES; e++) slots[slot * SLOT + e * 32 + lane] = sums[e / 4][e % 4]; };
     if (headed) tell(head, 0);
     if (c.piece != 0) tell(acc, c.group * pieces > from);
     barrier();
@@ -437,13 +405,13 @@ template <class Q, u32 ROWS, u32 TILES> struct QuantEven {
       const u32 group = base + warp, start = group * pieces, one = warp_of(start), last = warp_of(start + pieces - 1);
       const bool there = group < end - begin && one != last;
       if (!GPU_TILE_LOCKSTEP && !there) continue;
-      if (base) ask(first_added, first_weights, begin + group, there);
+      if (base) joined_added = turned.added(begin + group, there), joined_weights = turned.weights(g.next, begin + group, there);
       Sums total = {};
       for (u32 w = one; there && w <= last; w++) {
         const f32* const slot = (f32*)all_places + w * PLACES * PLACE + (begin_of(w) < start ? SLOT : 0) + lane;
-        UNROLL for (u32 e = 0; e < VALUES; e++) value(total, e) += slot[e * 32];
+        UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] += slot[e * 32];
       }
-      finish(g, turned, begin + group, total, first_added, first_weights, factors, counted, slots + 2 * SLOT, there);
+      finish(g, turned, begin + group, total, joined_added, joined_weights, factors, counted, slots + 2 * SLOT, there);
     }
   }
 };

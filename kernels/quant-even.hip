@@ -5,24 +5,20 @@
 namespace gpu {
 
 #if GPU_WARPGROUPS
-#define QUANT_EVEN_BODY(ROWS, TILES, Q) \
-  typedef QuantEven<Q, ROWS, TILES> Product; \
+#define QUANT_EVEN_BODY(ROWS, Q) \
+  typedef QuantEven<Q, ROWS> Product; \
   DYNAMIC_SHARED(u32, shared); \
   const u32 share = quotient(bid_x(), approx_recip((f32)cuts)); \
   Product::run(shared, typename Product::Given{(const u16*)x, w, map, parts, counters, (u32)k, cuts, bid_x() - share * cuts, raw, \
                RowFactors{(const u16*)x, told, ROWS, (u32)k, raise, eps}, OrderedRows{ordered, next_alpha, lower, order, (u32)(glu ? n / 2 : n), ROWS}}, \
                typename Product::Out(n, bias, residual, out, batch, glu, dtype, Share{share, quotient(gdim_x(), approx_recip((f32)cuts)), 0}));
 #else
-#define QUANT_EVEN_BODY(ROWS, TILES, Q)
+#define QUANT_EVEN_BODY(ROWS, Q)
 #endif
-#define QUANT_EVEN_KERNEL(WARPS, name) \
-  KERNEL_EARLY(WARPS * 32, 1, name, const void* x, const u8* w, const BoxMap* map, const void* bias, const void* residual, void* out, \
-               f32* parts, u32* counters, u16* ordered, const u16* next_alpha, size_t n, size_t k, u32 batch, u32 glu, u32 cuts, u32 dtype, u32 order, u32 raw, u32 told, f64 lower, f64 raise, f64 eps)
-#define QUANT_EVEN(Q) \
-  QUANT_EVEN_KERNEL(QUANT_EVEN_WARPS, quant_even_8_##Q) { QUANT_EVEN_BODY(8, 1, Q) } \
-  QUANT_EVEN_KERNEL(QUANT_EVEN_WARPS, quant_even_16_##Q) { QUANT_EVEN_BODY(16, 1, Q) } \
-  QUANT_EVEN_KERNEL(QUANT_PAIR_WARPS, quant_pair_8_##Q) { QUANT_EVEN_BODY(8, 2, Q) } \
-  QUANT_EVEN_KERNEL(QUANT_PAIR_WARPS, quant_pair_16_##Q) { QUANT_EVEN_BODY(16, 2, Q) }
+#define QUANT_EVEN_KERNEL(ROWS, Q) \
+  KERNEL_EARLY(QUANT_EVEN_WARPS * 32, 1, quant_even_##ROWS##_##Q, const void* x, const u8* w, const BoxMap* map, const void* bias, const void* residual, void* out, \
+               f32* parts, u32* counters, u16* ordered, const u16* next_alpha, size_t n, size_t k, u32 batch, u32 glu, u32 cuts, u32 dtype, u32 order, u32 raw, u32 told, f64 lower, f64 raise, f64 eps) { QUANT_EVEN_BODY(ROWS, Q) }
+#define QUANT_EVEN(Q) QUANT_EVEN_KERNEL(8, Q) QUANT_EVEN_KERNEL(16, Q)
 QUANT_q8_0(QUANT_EVEN)
 QUANT_q4_0(QUANT_EVEN)
 

@@ -43,7 +43,6 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
       ...weights.map((type) => (isTiled(type) ? (`quant_tiles_${type}` as const) : (`quant_wide_${type}` as const))),
       ...weights.map((type) => `quant_batch_${type}` as const),
       ...evenQuants.filter((type) => weights.includes(type)).map((type) => `quant_even_16_${type}` as const),
-      ...(weights.includes("q4_0") ? (["quant_pair_16_q4_0"] as const) : []),
       ...(["32", "64"] as const).flatMap((size) =>
         flowQuants.filter((type) => weights.includes(type)).map((type) => `quant_flow_${size}_${type}` as const),
       ),

@@ -107,7 +107,7 @@ it.each([
   const second = weights(n, between, 17);
   const layer = (q: QTensor, from: number, width: number, added: object, y: Tensor, to = nowhere): void => {
     const shape = { rows, n: q.shape[0]!, k: width };
-    const plan = planQuantEven(shape, type, 2, false, "glu" in added && isGated)!;
+    const plan = planQuantEven(shape, type, 2)!;
     const given = { w: at(q.toDeviceSync(device).blocks), map: 0 };
     multiplyEven(gpu, plan, dtype, from, given, shape, at(y), { ...nothing, ...added }, to);
   };

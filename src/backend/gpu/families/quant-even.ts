@@ -6,19 +6,14 @@ import { productDefines } from "./product.ts";
 import { planOrder, QUANT_ORDER_BLOCK, type QuantOrderPlan, quantOrders } from "./quant-wide.ts";
 import { streamDefines } from "./quantized.ts";
 
-/** One group of rows of weights to a warp, or two. */
-const kinds = ["even", "pair"] as const;
 /** Rows of x. */
 const sizes = ["8", "16"] as const;
-/** Rows of weights that a warp takes at a time, by pieces of so many weights: twice as many where they fit beside x, and a gate is in the same warp. */
+/** Rows of weights that a warp takes at a time, by pieces of so many weights. */
 const LINES = 16;
 const PIECE = 256;
 /** Pieces of a warp that are on their way or multiplied. */
 const QUANT_EVEN_PLACES = 2;
 const QUANT_EVEN_WARPS = 16;
-/** The same of pairs of groups, with a warp that finds what rows are multiplied with. */
-const PAIR_WARPS = 8;
-const QUANT_PAIR_WARPS = PAIR_WARPS + 1;
 /** Shared memory of a block, which is alone on its multiprocessor. */
 const SHARED = sharedBudget("sm_90a") - 1024;
 /** Warps for a block of few pieces, and of many; and where many begin. */
@@ -43,7 +38,7 @@ export const evenQuants = Object.values(evenly);
 export const isEvenly = (type: QuantType): type is Evenly => type in evenly;
 
 export interface QuantEvenPlan {
-  readonly kernel: `quant_${(typeof kinds)[number]}_${(typeof sizes)[number]}_${(typeof evenly)[Evenly]}`;
+  readonly kernel: `quant_even_${(typeof sizes)[number]}_${(typeof evenly)[Evenly]}`;
   readonly order: QuantOrderPlan;
   /** Floats of memory for what blocks that share groups of rows add up. */
   readonly scratch: number;
@@ -64,28 +59,14 @@ export function planQuantEven(
   type: QuantType,
   multiprocessors: number,
   isLifted = false,
-  isGated = false,
-): QuantEvenPlan | null {
-  const pairs = isGated && type === "Q4_0" ? planGroups(shape, type, multiprocessors, isLifted, 2) : null;
-  return pairs ?? planGroups(shape, type, multiprocessors, isLifted, 1);
-}
-
-/** By one group of rows of weights to a warp, or two. */
-function planGroups(
-  shape: { readonly rows: number; readonly n: number; readonly k: number },
-  type: QuantType,
-  multiprocessors: number,
-  isLifted: boolean,
-  tiles: 1 | 2,
 ): QuantEvenPlan | null {
   const size = sizes.find((most) => shape.rows <= Number(most));
   if (!isEvenly(type) || shape.k % PIECE !== 0 || size === undefined) return null;
   const rows = Number(size);
-  const lines = tiles * LINES;
   const { size: elements, bytes } = quantTypes[type];
   const pieces = shape.k / PIECE;
   const pieceBytes = (PIECE / elements) * bytes;
-  const groups = Math.ceil(shape.n / lines);
+  const groups = Math.ceil(shape.n / LINES);
   let best: QuantEvenPlan | null = null;
   let least = Number.POSITIVE_INFINITY;
   for (let cuts = 1; cuts <= Math.min(pieces, multiprocessors); cuts++) {
@@ -95,18 +76,17 @@ function planGroups(
     const dealt = Math.ceil(groups / shares) * most;
     // x, a signal for each of its pieces, what rows are multiplied with, a number of each row from each warp; and places with signals.
     const x = most * (2 * rows * PIECE + 8) + 8 + 4 * rows * (1 + QUANT_EVEN_WARPS);
-    const fit = Math.floor((SHARED - x) / (QUANT_EVEN_PLACES * (lines * pieceBytes + 8)) / 4) * 4;
-    const many = isLifted ? QUANT_EVEN_WARPS : MANY_WARPS;
-    const warps = Math.min(fit, tiles > 1 ? PAIR_WARPS : dealt > MANY_PIECES ? many : FEW_WARPS);
+    const fit = Math.floor((SHARED - x) / (QUANT_EVEN_PLACES * (LINES * pieceBytes + 8)) / 4) * 4;
+    const warps = Math.min(fit, dealt > MANY_PIECES ? (isLifted ? QUANT_EVEN_WARPS : MANY_WARPS) : FEW_WARPS);
     const cost = dealt + (isLifted ? LIFT_COST : X_COST) * most + (cuts > 1 ? JOIN_COST + cuts : 0);
     if (warps < FEW_WARPS || cost >= least) continue;
     least = cost;
-    const shared = x + warps * QUANT_EVEN_PLACES * (lines * pieceBytes + 8);
+    const shared = x + warps * QUANT_EVEN_PLACES * (LINES * pieceBytes + 8);
     best = {
-      kernel: `quant_${tiles > 1 ? "pair" : "even"}_${size}_${evenly[type]}`,
+      kernel: `quant_even_${size}_${evenly[type]}`,
       order: planOrder(shape, type, rows),
-      scratch: cuts === 1 ? 0 : cuts * groups * lines * rows,
-      boxes: { pieces, pieceBytes, lines },
+      scratch: cuts === 1 ? 0 : cuts * groups * LINES * rows,
+      boxes: { pieces, pieceBytes, lines: LINES },
       // More than half of it, so that blocks which begin while others end do not gather where there is room.
       launch: { cuts, threads: 32 * warps, blocks: shares * cuts, shared_bytes: Math.max(shared, SHARED / 2 + 1024) },
     };
@@ -115,16 +95,16 @@ function planGroups(
 }
 
 const defines = {
-  ...{ ...streamDefines, ...productDefines, QUANT_EVEN_PLACES, QUANT_EVEN_WARPS, QUANT_PAIR_WARPS },
+  ...{ ...streamDefines, ...productDefines, QUANT_EVEN_PLACES, QUANT_EVEN_WARPS },
   ...{ QUANT_ORDER_BLOCK, ...quantOrders },
 };
 
 export const quantEven = [
   family({
     file: "quant-even",
-    pattern: "quant_{groups}_{size}_{Q}",
-    over: { groups: kinds, size: sizes, Q: evenQuants },
-    apart: ["groups", "size"],
+    pattern: "quant_even_{size}_{Q}",
+    over: { size: sizes, Q: evenQuants },
+    apart: ["size"],
     args: "x* w* map* bias* residual* out* parts* counters* ordered* next_alpha* n k batch:u32 glu:u32 cuts:u32 dtype:u32 order:u32 raw:u32 told:u32 lower:f64 raise:f64 eps:f64",
     plan: "threads blocks shared_bytes",
     defines,

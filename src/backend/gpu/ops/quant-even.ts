@@ -53,8 +53,7 @@ export function evenLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const shape = { rows, n, k };
   const came = orderedAs(x, shape, type, p.norm);
   const isLifted = came !== null && dtype === "bf16";
-  const plan =
-    rows === 0 || n === 0 || k === 0 ? null : planQuantEven(shape, type, gpu.multiprocessors, isLifted, Boolean(p.glu));
+  const plan = rows === 0 || n === 0 || k === 0 ? null : planQuantEven(shape, type, gpu.multiprocessors, isLifted);
   const halves = p.glu ? 2 : 1;
   const map = plan ? mapOf(gpu, w, plan.boxes, halves) : 0;
   if (!plan || !map) return null;
