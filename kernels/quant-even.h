@@ -145,7 +145,7 @@ template <class Q, u32 ROWS> struct QuantEven {
       else if (kept) put(to, y);
       if (!next.to) return 0;
       const Vec<u16, 8> x = next.normed(y, weights);
-      if (!out.glu && next.order == QUANT_ORDER_q4_0) put_words(next, group, (u16*)sums, x, kept);
+      if (next.order == QUANT_ORDER_q4_0) put_words(next, group, (u16*)sums, x, kept);
       else if (kept) {
         // Of two neighbours the second is eight places behind, which are another vector: the one beside it, as vectors are mixed.
         UNROLL for (u32 e = 0; e < 8; e += 2) {
@@ -157,21 +157,31 @@ template <class Q, u32 ROWS> struct QuantEven {
       }
       return kept && next.alpha ? OrderedRows::squares(y) : 0.0f;
     }
-    // The 16 columns of a group are four words of weights of Q4_0, and of each the first of both pairs are neighbours in x in order, and the second:
-    // two lanes have a row, and fill 32 bytes of it together (as ordered_to has it).
+    // Four neighbouring columns are a word of weights of Q4_0, which begins two before those of the first block of two and ends with its first: the
+    // first of both its pairs are neighbours in x in order, and the second (as ordered_to has it). Two lanes have a row, and fill what they have of
+    // 32 bytes of it together.
     GPU_METHOD void put_words(const OrderedRows& next, u32 group, u16* turned, const Vec<u16, 8>& x, bool kept) const {
       constexpr u32 PITCH = 24;
+      Vec<u32, 2> words[2];
+      UNROLL for (u32 j = 0; j < 4; j++) words[j / 2].v[j % 2] = x.v[2 * j] | (u32)x.v[2 * j + 1] << 16;
       wave_sync();
-      Words4 words;
-      UNROLL for (u32 j = 0; j < 4; j++) words.v[j] = x.v[2 * j] | (u32)x.v[2 * j + 1] << 16;
-      if (row < ROWS) store_shared<4>((u32*)turned, (row * PITCH + first) / 2, words);
+      if (row < ROWS) UNROLL for (u32 j = 0; j < 2; j++) { if (j == 0 || !out.glu) store_shared<2>((u32*)turned, (row * PITCH + first) / 2 + 2 * j, words[j]); }
       wave_sync();
-      const u32 c = group * 16, odd = lane_id() % 2, block = c / 32 % 2;
-      UNROLL for (u32 word = 0; word < 4; word++) {
-        const u32 one = block ? 4 * word : word ? 4 * word - 2 : 0, other = block || word ? one + 2 : 14;
-        const u32 at = (block * 8 + 2 * word + c / 16 % 2) * 16 + odd * 8 + c % PIECE / 64 * 2;
-        const u16* const values = turned + row % ROWS * PITCH + odd;
-        if (kept) *(u32*)(next.piece(row, c) + next.within(row, at)) = values[one] | (u32)values[other] << 16;
+      if (!kept) return;
+      const u32 c = group * out.per_group(), odd = lane_id() % 2, block = c / 32 % 2, half = c / 8 % 2;
+      const u16* const values = turned + row * PITCH + odd;
+      u16* const piece = next.piece(row, c);
+      const auto at = [&](u32 word) { return next.within(row, (block * 8 + 2 * word + c / 16 % 2) * 16 + odd * 8 + c % PIECE / 64 * 2); };
+      const auto put_pair = [&](u32 word, u32 one, u32 other) { *(u32*)(piece + at(word)) = values[one] | (u32)values[other] << 16; };
+      if (!out.glu) UNROLL for (u32 word = 0; word < 4; word++) {
+        const u32 one = block ? 4 * word : word ? 4 * word - 2 : 0;
+        put_pair(word, one, block || word ? one + 2 : 14);
+      }
+      else if (block) put_pair(2 * half, 0, 2), put_pair(2 * half + 1, 4, 6);
+      else {
+        put_pair(2 * half + 1, 2, 4);
+        piece[at(2 * half) + half] = values[0];
+        piece[at((2 * half + 2) % 4) + half] = values[6];
       }
     }
   };
