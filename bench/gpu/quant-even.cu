@@ -94,7 +94,7 @@ int main() {
       std::vector<Plan> plans;
       for (u32 cuts = 1; cuts <= 8 && cuts <= pieces; cuts++)
         for (u32 warps : {8u, 12u, 16u}) {
-          const u32 most = (pieces + cuts - 1) / cuts, bytes = most * (16 * DEPTH * 2 + 8) + 64 * (1 + QUANT_EVEN_WARPS) + warps * QUANT_EVEN_PLACES * (LINES * BYTES + 8);
+          const u32 most = (pieces + cuts - 1) / cuts, bytes = most * (16 * DEPTH * 2 + 8) + 64 * (1 + QUANT_EVEN_WARPS) + 8 + warps * QUANT_EVEN_PLACES * (LINES * BYTES + 8);
           if (bytes > 226 * 1024 || (n > 20000 && cuts > 2)) continue;
           Plan plan{0, (Way)way, warps, cuts, std::min(groups, sms / cuts), std::max(bytes, 227u * 512)};
           plan.time = median_of_graph([&](cudaStream_t stream) {
