@@ -6,6 +6,8 @@
 // out evenly to its warps, so that all end at once. A warp has the copy engine bring its pieces, 16 rows by one box, to places of its own,
 // the first before the kernel ahead has ended, and decodes them straight into what mma.sync takes as its left operand. What several warps have of a group meets in shared memory when all are done.
 // Of `cuts` blocks, the last to have its sum of a group in `parts` adds up what all have left there.
+// Where a norm comes before x, whose squares the product that made it has told, one warp more finds what rows are multiplied with meanwhile.
+// What runs once is short: it comes from memory, some cycles for each instruction.
 // Traffic: W once; x once for each block, from the cache.
 #ifndef WICK_QUANT_EVEN_H
 #define WICK_QUANT_EVEN_H
@@ -191,7 +193,7 @@ template <class Q, u32 ROWS> struct QuantEven {
     UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + lane_id() % 4 * 2 + e % 2];
     if (g.cuts > 1) {
       f32* const parts = g.parts + (size_t)group * g.cuts * SLOT + lane_id() * 4;
-      if (there) UNROLL for (u32 e = 0; e < VALUES; e += 4) *(Vec<f32, 4>*)(parts + g.part * SLOT + e * 32) = Vec<f32, 4>{acc[e / 4][e % 4], acc[e / 4][e % 4 + 1], acc[e / 4][e % 4 + 2], acc[e / 4][e % 4 + 3]};
+      if (there) UNROLL for (u32 j = 0; j < N; j++) *(Vec<f32, 4>*)(parts + g.part * SLOT + j * 128) = Vec<f32, 4>{acc[j][0], acc[j][1], acc[j][2], acc[j][3]};
       device_fence();
       wave_sync();
       u32 last = 0;
@@ -206,9 +208,9 @@ template <class Q, u32 ROWS> struct QuantEven {
       // In the order of parts, several at once.
       constexpr u32 ONCE = 4;
       NO_UNROLL for (u32 first = 0; there && first < g.cuts; first += ONCE) {
-        Vec<f32, 4> told[ONCE][VALUES / 4];
+        Vec<f32, 4> told[ONCE][N];
         UNROLL for (u32 p = 0; p < ONCE; p++)
-          UNROLL for (u32 j = 0; j < VALUES / 4; j++) told[p][j] = first + p < g.cuts ? load_fresh(parts + (first + p) * SLOT + j * 128) : Vec<f32, 4>{};
+          UNROLL for (u32 j = 0; j < N; j++) told[p][j] = first + p < g.cuts ? load_fresh(parts + (first + p) * SLOT + j * 128) : Vec<f32, 4>{};
         UNROLL for (u32 p = 0; p < ONCE; p++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += told[p][e / 4].v[e % 4];
       }
     }

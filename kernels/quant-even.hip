@@ -1,6 +1,7 @@
 // Linear layers of up to 8 or 16 rows of halves with weights in pieces of 256 on Hopper (quant-even.h). x is in the order of quant-wide.h,
 // in a tile of as many rows. Launch: `cuts` blocks for each share of the rows of W, which lie side by side, all of them on the device at
-// once; where there are several, `parts` has as many f32 for each row of W and part, and `counters` a zero for each 16 rows of W.
+// once; where there are several, `parts` has as many f32 for each row of W and part, and `counters` a zero for each 16 rows of W. A warp more
+// than multiply where squares are `told`.
 #include "quant-even.h"
 namespace gpu {
 
