@@ -17,6 +17,7 @@
 #include "gate.h"
 #include "product.h"
 #include "quant-slices.h"
+#include "row.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
@@ -439,17 +440,20 @@ template <class T> GPU_FN void order_row(f32* shared, const T* x, const T* alpha
   let_next_begin();
   const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), height = (rows + 7) / 8 * 8;
   u16* const staged = (u16*)(shared + 64) + warp * PIECE;
-  V v{}, a;
-  UNROLL for (u32 j = 0; j < 8; j++) a.v[j] = narrow<T>(1.0f);
-  if (alpha) a = *(const V*)(alpha + tid_x() * 8);
+  V ones;
+  UNROLL for (u32 j = 0; j < 8; j++) ones.v[j] = narrow<T>(1.0f);
+  Whole<T, 8> held, factors;
+  held.set(V{}), factors.set(ones);
+  if (alpha) factors.load(alpha, tid_x());
   u32 places[2] = {0, 0};
   UNROLL for (u32 j = 0; j < 8; j++) places[j / 4] |= ordered_from(lane * 8 + j, order) << j % 4 * 8;
   wait_for_previous();
-  if (row < rows) v = *(const V*)(x + (size_t)row * k + tid_x() * 8);
+  if (row < rows) held.load(x + (size_t)row * k, tid_x());
   f32 scale = 1, squares, largest;
   // Hardly ever more than once: where squares have overflown or vanished, the largest of x tells what it is to be scaled by.
   NO_UNROLL for (u32 pass = 0; pass < 3; pass++) {
     squares = 0, largest = 0;
+    const V v = held.get(), a = factors.get();
     UNROLL for (u32 j = 0; j < 8; j++) {
       const f32 y = widen(v.v[j]) * scale;
       squares += y * y;
@@ -467,11 +471,12 @@ template <class T> GPU_FN void order_row(f32* shared, const T* x, const T* alpha
     barrier();  // what is told next goes where what was told is read
   }
   if (alpha) {
-    const f32 factor = 1.0f / m_sqrt(squares / (f32)k + eps * scale * scale);
+    const f32 factor = rms_factor(squares, k, eps * scale * scale);
     scale *= factor, largest *= factor;
   }
   const u32 near = exponent_within(largest, 15, 254);
   scale *= f32_from_bits((268 - near) << 23);
+  const V v = held.get(), a = factors.get();
   Words4 to;
   UNROLL for (u32 j = 0; j < 4; j++) to.v[j] = pack2(f16{}, widen(v.v[2 * j]) * scale * widen(a.v[2 * j]), widen(v.v[2 * j + 1]) * scale * widen(a.v[2 * j + 1]));
   store_shared<4>((u32*)staged, lane * 4, to);

@@ -2,7 +2,7 @@
 // by the type of the weights). Quantized types are taken apart by words, and x is brought to where their weights come out.
 #ifndef WICK_X_ORDER_H
 #define WICK_X_ORDER_H
-#include "gpu.h"
+#include "row.h"
 
 namespace gpu {
 
@@ -93,7 +93,7 @@ struct RowFactors {
   GPU_METHOD u32 height() const { return (rows + 7) / 8 * 8; }
   GPU_METHOD f32 told(u32 part, u32 row) const { return ((const f32*)(x + (size_t)height() * k))[part * height() + row]; }
   GPU_METHOD Vec<f32, 4> told4(u32 part, u32 row) const { return *(const Vec<f32, 4>*)((const f32*)(x + (size_t)height() * k) + part * height() + row); }
-  GPU_METHOD f32 of(f32 squares) const { return (f32)raise / m_sqrt(squares / (f32)k + (f32)eps); }
+  GPU_METHOD f32 of(f32 squares) const { return (f32)raise * rms_factor(squares, k, (f32)eps); }
 };
 
 }  // namespace gpu
