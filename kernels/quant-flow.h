@@ -16,6 +16,7 @@
 #include "gpu/cluster.h"
 #include "gpu/crews.h"
 #include "gpu/uniform.h"
+#include "gate.h"
 #include "product.h"
 #include "quant-quick.h"
 
@@ -327,7 +328,7 @@ template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
       scaled(v, sums, factor, column);
       if (g.glu) {
         scaled(up, sums + LINES / 2, factor, n + column);
-        UNROLL for (u32 e = 0; e < 4; e++) v[e] = gated(v[e], up[e]);
+        UNROLL for (u32 e = 0; e < 4; e++) v[e] = gated_shortly(g.glu, v[e], up[e]);
       }
       if (!vectors) {
         UNROLL for (u32 e = 0; e < 4; e++)
@@ -351,16 +352,6 @@ template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
     if (g.bias) UNROLL for (u32 e = 0; e < 4; e++)
       if (column + e < g.n) v[e] += load_float(g.bias, column + e, g.dtype);
   }
-  // As Outputs has it, in the fewest instructions: the result has eleven bits at most.
-  GPU_METHOD f32 gated(f32 gate, f32 up) const {
-    if (g.glu == GLU_clampedSwiglu) {
-      const f32 least = gate > 7.0f ? 7.0f : gate, u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
-      return least * opened(1.702f * least) * (u + 1.0f);
-    }
-    const f32 slope = g.glu == GLU_silu ? gate : 1.59576912160573071176f * gate * (1.0f + 0.044715f * gate * gate);
-    return gate * opened(slope) * up;
-  }
-  GPU_FN f32 opened(f32 slope) { return approx_recip(1.0f + approx_exp2(-1.44269504f * slope)); }
 
   GPU_METHOD void run() const {
     const u32 warp = uniform(tid_x() / 32);
