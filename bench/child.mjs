@@ -1,12 +1,13 @@
 // One library in one process: `node child.mjs <peer> <threads>`. Answers { setup }, { measure } and { release }.
 import { setFlagsFromString } from "node:v8";
+import { median } from "./median.mjs";
 
 // Node 20 hides relaxed SIMD behind a flag; every library may use it.
 if (Number.parseInt(process.versions.node, 10) < 22) setFlagsFromString("--experimental-wasm-relaxed-simd");
 // Optimised code from the first call: how soon the engine replaces baseline code depends on what else the machine does.
 setFlagsFromString("--no-liftoff");
 
-const WARM_UP_MS = 150;
+const WARM_UP_MS = 300;
 const [peer, threadsWanted] = process.argv.slice(2);
 const ready = import(`./peers/${peer}.mjs`).then(async (adapter) => {
   const threads = await adapter.threads(Number(threadsWanted));
@@ -42,8 +43,7 @@ const answers = {
     await sample(WARM_UP_MS);
   },
   async measure({ ms }) {
-    const times = (await sample(ms)).sort((a, b) => a - b);
-    return { ms: times[times.length >> 1] };
+    return { ms: median(await sample(ms)) };
   },
   async release() {
     await task?.dispose?.();

@@ -1,7 +1,7 @@
 // The RMS norm of a head of queries or keys, before it is turned.
 #ifndef WICK_HEAD_NORM_H
 #define WICK_HEAD_NORM_H
-#include "gpu.h"
+#include "row.h"
 namespace gpu {
 
 GPU_FN bool share_a_warp(u32 lanes) { return lanes <= 32 && (lanes & (lanes - 1)) == 0; }
@@ -22,7 +22,7 @@ template <class T, int N> GPU_FN f32 head_factor(const Vec<T, N>& own, const T* 
     UNROLL for (int j = 0; j < N; j++) add(widen(own.v[j]));
     for (u32 mask = lanes / 2; mask; mask /= 2) squares += shfl_xor(squares, mask);
   } else for (u32 i = 0; i < d; i++) add(widen(head[i]));
-  return scale / m_sqrt(squares / (f32)d + eps * scale * scale);
+  return scale * rms_factor(squares, d, eps * scale * scale);
 }
 
 }  // namespace gpu

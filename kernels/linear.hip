@@ -8,6 +8,7 @@
 //
 // Launch: blocks of `threads`, `splits` warps for each group of LINEAR_GROUP rows of W (half as many columns of out with a gate).
 #include "expert-slot.h"
+#include "row.h"
 namespace gpu {
 
 // A warp keeps R · U vectors of W in flight. The norm's factor is one number per row of x, so it comes after the sums: no pass
@@ -82,7 +83,7 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
       square += xj * xj;
       total += xj * widen(alpha[j]) * widen(row[j]);
     }
-    return total * norm_factor(square, vectors * V, 0.0f);
+    return total * rms_factor(square, (u32)vectors * V, 0.0f);
   }
 
   GPU_METHOD void run(f32* kept, const Outputs<R, NB>& out, f64 eps) const {
@@ -96,7 +97,7 @@ template <class T, int NB, int R, int U, bool Norm> struct Linear {
       f32 acc[Values], squares[NB], total, square;
       sums(row, acc, squares, base == out.share.block * per_block);
       join(kept, acc, squares, total, square);
-      if (Norm && !is_infinite(square)) total *= norm_factor(square, k, (f32)eps);
+      if (Norm && !is_infinite(square)) total *= rms_factor(square, (u32)k, (f32)eps);
       else if (Norm) total = small(x + (size_t)(out.value() % NB < batch ? out.value() % NB : 0) * k, w + (size_t)out.row(group, out.value() / NB) * k);
       if (part == 0) out.store(group, total);
     }
@@ -166,7 +167,7 @@ template <class T, int U> struct Thin {
       sums(sum, again ? small_scale() : 1.0f);
       totals(kept, sum);
       if (!alpha) return sum[0];
-      if (again || !is_infinite(sum[1])) return sum[0] * norm_factor(sum[1], (size_t)vectors * V, again ? 0.0f : eps);
+      if (again || !is_infinite(sum[1])) return sum[0] * rms_factor(sum[1], (u32)vectors * V, again ? 0.0f : eps);
     }
   }
 };

@@ -6,17 +6,23 @@
 // out evenly to its warps, so that all end at once. A warp has the copy engine bring its pieces, 16 rows by one box, to places of its own,
 // the first before the kernel ahead has ended, and decodes them straight into what mma.sync takes as its left operand. What several warps have of a group meets in shared memory when all are done.
 // Of `cuts` blocks, the last to have its sum of a group in `parts` adds up what all have left there.
+// Where a norm comes before x, whose squares the product that made it has told, one warp more finds what rows are multiplied with meanwhile.
+// What runs once is short: it comes from memory, some cycles for each instruction.
 // Traffic: W once; x once for each block, from the cache.
 #ifndef WICK_QUANT_EVEN_H
 #define WICK_QUANT_EVEN_H
 #include "gpu/boxes.h"
 #include "gpu/crews.h"
 #include "gpu/uniform.h"
+#include "gate.h"
 #include "product.h"
 #include "quant-slices.h"
+#include "row.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
+// n / d of numbers below 2^21, by 1 / d: divisions are long code, which runs once.
+GPU_FN u32 quotient(u32 n, f32 inverse) { return (u32)(((f32)n + 0.5f) * inverse); }
 template <class Q, u32 ROWS> struct QuantEven {
   static constexpr u32 N = ROWS / 8, LINES = 16, PLACES = QUANT_EVEN_PLACES, SLICE = WIDE_ROW, SLICES = PIECE / SLICE, VALUES = ROWS * LINES / 32;
   // Pieces of lines lie one by one, an odd number of vectors each, so that eight hit all banks.
@@ -26,7 +32,7 @@ template <class Q, u32 ROWS> struct QuantEven {
   static constexpr u32 TURNED = LINES + 4, SLOT = 32 * VALUES;
   static_assert(ROWS * TURNED <= PLACE && 2 * SLOT + ROWS * TURNED <= PLACES * PLACE, "");
   typedef Outputs<LINES, ROWS> Out;
-  typedef f32 Sums[ROWS / 8][4];
+  typedef f32 Sums[N][4];
 
   struct Given {
     const u16* x;
@@ -35,8 +41,10 @@ template <class Q, u32 ROWS> struct QuantEven {
     f32* parts;
     u32* counters;
     u32 k, cuts, part;
-    // Whether x is in order with its bits as they were, and where y goes in the order of what it is multiplied with next, too: bits as they are.
+    // Whether x is in order with its bits as they were, or as a norm leaves it whose squares are told; and where y goes in the order of what it
+    // is multiplied with next, too, with the squares of each 16 columns where a norm comes between.
     u32 raw;
+    RowFactors norm;
     OrderedRows next;
   };
 
@@ -101,11 +109,12 @@ template <class Q, u32 ROWS> struct QuantEven {
           vectors(out.columns % 8 == 0 && vector_aligned<8>((const u16*)out.y) && vector_aligned<8>((const u16*)out.residual)) {}
     GPU_METHOD u32 column(u32 group) const { return group * out.per_group() + first; }
     GPU_METHOD size_t at(u32 group) const { return (size_t)row * out.columns + column(group); }
+    GPU_METHOD bool has(u32 group) const { return row < out.batch && column(group) < out.columns; }
     // What is added to them. It is asked for before they are there.
     GPU_METHOD Vec<u16, 8> added(u32 group, bool there) const {
       Vec<u16, 8> x{};
       const u16* const from = (const u16*)out.residual + at(group);
-      if (!there || !out.residual || row >= out.batch || column(group) >= out.columns) return x;
+      if (!there || !out.residual || !has(group)) return x;
       if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) x.v[e] = e < out.per_group() / 2 && column(group) + e < out.columns ? from[e] : (u16)0;
       else if (!out.glu) x = *(const Vec<u16, 8>*)from;
       else {
@@ -114,32 +123,78 @@ template <class Q, u32 ROWS> struct QuantEven {
       }
       return x;
     }
-    GPU_METHOD void store(const OrderedRows& next, u32 group, const f32* sums, const Vec<u16, 8>& added) const {
-      if (row >= out.batch) return;
-      const Vec<f32, 4> one = load_shared<4>(sums, row * TURNED + first), two = load_shared<4>(sums, row * TURNED + first + (out.glu ? LINES / 2 : 4));
+    // And what they are multiplied with by the norm behind.
+    GPU_METHOD Vec<u16, 8> weights(const OrderedRows& next, u32 group, bool there) const { return there && has(group) ? next.template weights<8>(column(group)) : Vec<u16, 8>{}; }
+    // `sums` are where they are turned. Gives the sum of squares of what is kept.
+    GPU_METHOD f32 store(const OrderedRows& next, const Vec<u16, 8>& weights, u32 group, f32* sums, const Vec<u16, 8>& added, bool there) const {
+      const u32 c = column(group), half = out.per_group() / 2;
+      const bool kept = there && has(group);
+      const Vec<f32, 4> one = load_shared<4>(sums, row % ROWS * TURNED + first), two = load_shared<4>(sums, row % ROWS * TURNED + first + (out.glu ? LINES / 2 : 4));
+      f32 v[8];
+      UNROLL for (u32 e = 0; e < 8; e++) v[e] = e < 4 ? one.v[e] : two.v[e - 4];
+      if (out.bias && kept) UNROLL for (u32 e = 0; e < 8; e++) {
+        const u32 i = out.glu ? c + e % 4 + e / 4 * out.columns : c + e;
+        if (vectors || c + e % half < out.columns) v[e] += load_float(out.bias, i, out.dtype);
+      }
+      if (out.glu) UNROLL for (u32 e = 0; e < 4; e++) v[e] = gated_shortly(out.glu, v[e], v[e + 4]);
       Vec<u16, 8> y;
       UNROLL for (u32 e = 0; e < 8; e++) {
-        const u32 other = out.glu ? first + LINES / 2 + e % 4 : first + e;
-        f32 v = e < 4 ? one.v[e] : two.v[e - 4];
-        if (out.bias) v = out.biased(group, e < 4 ? first + e : other, v);
-        if (out.glu && e < 4) v = out.gated(v, out.bias ? out.biased(group, other, two.v[e]) : two.v[e]);
-        v += out.dtype == DTYPE_f16 ? f16_to_f32(added.v[e]) : bf16_to_f32(added.v[e]);
-        y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(v) : f32_to_bf16(v);
+        v[e] += out.dtype == DTYPE_f16 ? f16_to_f32(added.v[e]) : bf16_to_f32(added.v[e]);
+        y.v[e] = out.dtype == DTYPE_f16 ? f32_to_f16(v[e]) : f32_to_bf16(v[e]);
       }
       u16* const to = (u16*)out.y + at(group);
-      if (!vectors) UNROLL for (u32 e = 0; e < 8; e++) { if (e < out.per_group() / 2 && column(group) + e < out.columns) to[e] = y.v[e]; }
-      else if (column(group) >= out.columns) return;
-      else if (out.glu) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
-      else put(to, y);
-      if (next.to) UNROLL for (u32 e = 0; e < 8; e++) { if (e < out.per_group() / 2) *next.place(row, column(group), ordered_to((column(group) + e) % PIECE, next.order)) = y.v[e]; }
+      if (kept && !vectors) UNROLL for (u32 e = 0; e < 8; e++) { if (e < half && c + e < out.columns) to[e] = y.v[e]; }
+      else if (kept && out.glu) put(to, Vec<u16, 4>{{y.v[0], y.v[1], y.v[2], y.v[3]}});
+      else if (kept) put(to, y);
+      if (!next.to) return 0;
+      const Vec<u16, 8> x = next.normed(y, weights);
+      if (next.order == QUANT_ORDER_q4_0) put_words(next, group, (u16*)sums, x, kept);
+      else if (kept) {
+        // Of two neighbours the second is eight places behind, which are another vector: the one beside it, as vectors are mixed.
+        UNROLL for (u32 e = 0; e < 8; e += 2) {
+          if (e >= half) continue;
+          const u32 at = next.within(row, ordered_to((c + e) % PIECE, next.order));
+          next.piece(row, c)[at] = x.v[e];
+          next.piece(row, c)[at ^ 8] = x.v[e + 1];
+        }
+      }
+      return kept && next.alpha ? OrderedRows::squares(y) : 0.0f;
+    }
+    // Four neighbouring columns are a word of weights of Q4_0, which begins two before those of the first block of two and ends with its first: the
+    // first of both its pairs are neighbours in x in order, and the second (as ordered_to has it). Two lanes have a row, and fill what they have of
+    // 32 bytes of it together.
+    GPU_METHOD void put_words(const OrderedRows& next, u32 group, u16* turned, const Vec<u16, 8>& x, bool kept) const {
+      constexpr u32 PITCH = 24;
+      Vec<u32, 2> words[2];
+      UNROLL for (u32 j = 0; j < 4; j++) words[j / 2].v[j % 2] = x.v[2 * j] | (u32)x.v[2 * j + 1] << 16;
+      wave_sync();
+      if (row < ROWS) UNROLL for (u32 j = 0; j < 2; j++) { if (j == 0 || !out.glu) store_shared<2>((u32*)turned, (row * PITCH + first) / 2 + 2 * j, words[j]); }
+      wave_sync();
+      if (!kept) return;
+      const u32 c = group * out.per_group(), odd = lane_id() % 2, block = c / 32 % 2, half = c / 8 % 2;
+      const u16* const values = turned + row * PITCH + odd;
+      u16* const piece = next.piece(row, c);
+      const auto at = [&](u32 word) { return next.within(row, (block * 8 + 2 * word + c / 16 % 2) * 16 + odd * 8 + c % PIECE / 64 * 2); };
+      const auto put_pair = [&](u32 word, u32 one, u32 other) { *(u32*)(piece + at(word)) = values[one] | (u32)values[other] << 16; };
+      if (!out.glu) UNROLL for (u32 word = 0; word < 4; word++) {
+        const u32 one = block ? 4 * word : word ? 4 * word - 2 : 0;
+        put_pair(word, one, block || word ? one + 2 : 14);
+      }
+      else if (block) put_pair(2 * half, 0, 2), put_pair(2 * half + 1, 4, 6);
+      else {
+        put_pair(2 * half + 1, 2, 4);
+        piece[at(2 * half) + half] = values[0];
+        piece[at((2 * half + 2) % 4) + half] = values[6];
+      }
     }
   };
   // A group's sums are there, of this part of k.
-  GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Vec<u16, 8>& added, const f32* factors, f32* scratch, bool there) {
+  GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Vec<u16, 8>& added, const Vec<u16, 8>& weights, const f32* factors, Signal* counted, f32* scratch, bool there) {
+    if (BOX_COPIES && g.norm.parts) await_signal(counted, 0);
     UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + lane_id() % 4 * 2 + e % 2];
     if (g.cuts > 1) {
       f32* const parts = g.parts + (size_t)group * g.cuts * SLOT + lane_id() * 4;
-      if (there) UNROLL for (u32 j = 0; j < ROWS / 8; j++) *(Vec<f32, 4>*)(parts + g.part * SLOT + j * 128) = Vec<f32, 4>{acc[j][0], acc[j][1], acc[j][2], acc[j][3]};
+      if (there) UNROLL for (u32 j = 0; j < N; j++) *(Vec<f32, 4>*)(parts + g.part * SLOT + j * 128) = Vec<f32, 4>{acc[j][0], acc[j][1], acc[j][2], acc[j][3]};
       device_fence();
       wave_sync();
       u32 last = 0;
@@ -154,16 +209,33 @@ template <class Q, u32 ROWS> struct QuantEven {
       // In the order of parts, several at once.
       constexpr u32 ONCE = 4;
       NO_UNROLL for (u32 first = 0; there && first < g.cuts; first += ONCE) {
-        Vec<f32, 4> told[ONCE][ROWS / 8];
+        Vec<f32, 4> told[ONCE][N];
         UNROLL for (u32 p = 0; p < ONCE; p++)
-          UNROLL for (u32 j = 0; j < ROWS / 8; j++) told[p][j] = first + p < g.cuts ? load_fresh(parts + (first + p) * SLOT + j * 128) : Vec<f32, 4>{};
+          UNROLL for (u32 j = 0; j < N; j++) told[p][j] = first + p < g.cuts ? load_fresh(parts + (first + p) * SLOT + j * 128) : Vec<f32, 4>{};
         UNROLL for (u32 p = 0; p < ONCE; p++) UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] += told[p][e / 4].v[e % 4];
       }
     }
     UNROLL for (u32 e = 0; e < VALUES; e++) scratch[(e / 4 * 8 + lane_id() % 4 * 2 + e % 2) * TURNED + lane_id() / 4 + e % 4 / 2 * 8] = acc[e / 4][e % 4];
     wave_sync();
-    if (there) turned.store(g.next, group, scratch, added);
+    f32 squares = turned.store(g.next, weights, group, scratch, added, there);
     wave_sync();
+    if (g.next.alpha) {
+      squares += shfl_xor(squares, 1);
+      if (there && lane_id() % 2 == 0 && turned.has(group)) g.next.tell(turned.row, group, squares);
+    }
+  }
+  // What rows are multiplied with where their squares are told, by one warp, whose lanes have four rows each.
+  GPU_FN void find_factors(const RowFactors& norm, f32* factors) {
+    constexpr u32 FOURS = ROWS / 4, ONCE = 8, STRIDE = 32 / FOURS;
+    const u32 row = lane_id() % FOURS * 4;
+    Vec<f32, 4> sum{};
+    NO_UNROLL for (u32 p = lane_id() / FOURS; p < norm.parts; p += ONCE * STRIDE) {
+      Vec<f32, 4> told[ONCE];
+      UNROLL for (u32 i = 0; i < ONCE; i++) told[i] = p + i * STRIDE < norm.parts ? norm.told4(p + i * STRIDE, row) : Vec<f32, 4>{};
+      UNROLL for (u32 i = 0; i < ONCE; i++) UNROLL for (u32 e = 0; e < 4; e++) sum.v[e] += told[i].v[e];
+    }
+    UNROLL for (u32 mask = 16; mask >= FOURS; mask /= 2) UNROLL for (u32 e = 0; e < 4; e++) sum.v[e] += shfl_xor(sum.v[e], mask);
+    if (lane_id() < FOURS) UNROLL for (u32 e = 0; e < 4; e++) factors[row + e] = norm.of(sum.v[e]);
   }
   // x in order with the bits of bf16 becomes f16 where it lies: with other exponents, a row that is too large or too small for them lifted by a
   // power of two so that its largest is near 2^15. Exponents of bf16 from `near` down become those of f16 from 29 down. Most rows can have
@@ -222,22 +294,28 @@ template <class Q, u32 ROWS> struct QuantEven {
   };
 
   GPU_FN void run(u32* shared, const Given& g, const Out& out) {
-    const u32 warps = bdim_x() / 32, warp = uniform(tid_x() / 32), lane = lane_id();
-    const u32 all = g.k / PIECE, first = all * g.part / g.cuts, pieces = all * (g.part + 1) / g.cuts - first, most = (all + g.cuts - 1) / g.cuts;
-    const u32 groups = out.groups(), begin = (u32)((u64)out.share.block * groups / out.share.blocks), end = (u32)((u64)(out.share.block + 1) * groups / out.share.blocks);
+    const bool apart = BOX_COPIES && g.norm.parts;
+    const u32 warps = bdim_x() / 32 - apart, warp = uniform(tid_x() / 32), lane = lane_id();
+    const f32 a_cut = approx_recip((f32)g.cuts), a_warp = approx_recip((f32)warps), a_block = approx_recip((f32)out.share.blocks);
+    const u32 all = g.k / PIECE, first = quotient(all * g.part, a_cut), pieces = quotient(all * (g.part + 1), a_cut) - first, most = quotient(all + g.cuts - 1, a_cut);
+    const u32 groups = out.glu ? (out.columns + LINES / 2 - 1) / (LINES / 2) : (out.columns + LINES - 1) / LINES;
+    const u32 begin = quotient(out.share.block * groups, a_block), end = out.share.block + 1 == out.share.blocks ? groups : quotient((out.share.block + 1) * groups, a_block);
     const u32 units = (end - begin) * pieces;
-    const auto begin_of = [&](u32 w) { return w * units / warps; };
-    const u32 from = uniform(begin_of(warp)), to = uniform(begin_of(warp + 1));
+    const f32 a_unit = approx_recip((f32)units), a_piece = approx_recip((f32)pieces);
+    const auto begin_of = [&](u32 w) { return quotient(w * units, a_warp); };
+    const u32 from = uniform(begin_of(warp)), to = uniform(warp < warps ? begin_of(warp + 1) : begin_of(warp));
     // Shared memory: x, the places of each warp (boxes begin at multiples of 128 bytes), and their signals.
     constexpr u32 X_WORDS = ROWS * PIECE / 2;
     u32* const all_places = shared + most * X_WORDS;
     u32* const places = all_places + warp * PLACES * PLACE;
     Signal* const x_there = (Signal*)(all_places + warps * PLACES * PLACE);
     Signal* const landed = x_there + most + warp * PLACES;
-    f32* const factors = (f32*)(x_there + most + warps * PLACES);
+    Signal* const counted = x_there + most + warps * PLACES;
+    f32* const factors = (f32*)(counted + 1);
     u32* const largest = (u32*)(factors + ROWS);
 
-    Cursor sent{from, from / pieces, from % pieces};
+    const u32 from_group = quotient(from, a_piece), from_piece = from - from_group * pieces;
+    Cursor sent{from, from_group, from_piece};
     u32 next = 0;
     const auto send = [&] {
       if (!BOX_COPIES || sent.at >= to) return;
@@ -259,29 +337,45 @@ template <class Q, u32 ROWS> struct QuantEven {
     };
     if (BOX_COPIES) {
       if (warp == 0 && one_lane()) expect_boxes(g.map);
-      for (u32 c = warp; c < pieces; c += warps) if (lane == 0) make_signal(x_there + c, 1);
-      if (lane < PLACES) make_signal(landed + lane, 1);
+      for (u32 c = warp; warp < warps && c < pieces; c += warps) if (lane == 0) make_signal(x_there + c, 1);
+      if (warp < warps && lane < PLACES) make_signal(landed + lane, 1);
+      if (warp == 0 && lane == 0) make_signal(counted, 1);
       signals_made();
       wave_sync();
     }
     NO_UNROLL for (u32 i = 0; i < PLACES; i++) send();
     wait_for_previous();
-    if (tid_x() < ROWS) factors[tid_x()] = g.raw ? 1.0f : ((const f32*)(g.x + (size_t)ROWS * g.k))[tid_x()];
+    if (tid_x() < ROWS && !apart) factors[tid_x()] = g.raw ? 1.0f : ((const f32*)(g.x + (size_t)ROWS * g.k))[tid_x()];
     if (!BOX_COPIES) for (u32 i = tid_x(); i < pieces * X_WORDS; i += bdim_x()) shared[i] = ((const u32*)g.x)[(size_t)first * X_WORDS + i];
-    else NO_UNROLL for (u32 c = warp; c < pieces; c += warps)
+    else NO_UNROLL for (u32 c = warp; warp < warps && c < pieces; c += warps)
       if (one_lane()) {
         expect_bytes(x_there + c, 4 * X_WORDS);
         copy_bulk(shared + c * X_WORDS, g.x + (size_t)(first + c) * 2 * X_WORDS, 4 * X_WORDS, x_there + c);
       }
     const Turned turned(out);
     // What is added was made long ago, and lies in the cache no longer.
-    if (out.residual)
-      for (u32 i = tid_x(); i < (end - begin) * out.batch; i += bdim_x()) expect((const u16*)out.residual + (size_t)(i % out.batch) * out.columns + (begin + i / out.batch) * out.per_group());
+    if (out.residual && lane < out.batch)
+      for (u32 i = warp; i < end - begin; i += warps) expect((const u16*)out.residual + (size_t)lane * out.columns + (begin + i) * out.per_group());
+    if (g.next.alpha)
+      for (u32 i = tid_x(); i < end - begin; i += bdim_x()) expect(g.next.alpha + (begin + i) * out.per_group());
+    if (!BOX_COPIES && g.norm.parts && warp == 0) find_factors(g.norm, factors);
     barrier();
+    if (apart && warp == warps) {
+      find_factors(g.norm, factors);
+      meeting_come(counted);
+      barrier();
+      return;
+    }
     if (g.raw && out.dtype == DTYPE_bf16) lift(shared, x_there, g.x + (size_t)first * 2 * X_WORDS, pieces, factors, largest);
 
+    const auto warp_of = [&](u32 unit) { return quotient((unit + 1) * warps - 1, a_unit); };
+    // Whether several warps have a group.
+    const auto shared_by = [&](u32 group) { return group < end - begin && warp_of(group * pieces) != warp_of(group * pieces + pieces - 1); };
+    // What is added to the first that this one adds up, asked for long before.
+    const bool adds = shared_by(warp);
+    Vec<u16, 8> joined_added = turned.added(begin + warp, adds), joined_weights = turned.weights(g.next, begin + warp, adds);
     Sums acc = {}, head = {};
-    Cursor c{from, from / pieces, from % pieces};
+    Cursor c{from, from_group, from_piece};
     u32 place = 0, phase = 0;
     bool whole = c.piece == 0, headed = false;
     const u32 rounds = GPU_TILE_LOCKSTEP ? (units + warps - 1) / warps : to - from;
@@ -292,7 +386,7 @@ template <class Q, u32 ROWS> struct QuantEven {
       else bring(c, there);
       Piece piece;
       piece.load(there ? words : shared);
-      const Vec<u16, 8> added = turned.added(begin + c.group, alone);
+      const Vec<u16, 8> added = turned.added(begin + c.group, alone), weights = turned.weights(g.next, begin + c.group, alone);
       if (BOX_COPIES) await_signal(x_there + c.piece, 0);
       const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * X_WORDS);
       Sums none = {};
@@ -301,7 +395,7 @@ template <class Q, u32 ROWS> struct QuantEven {
       if (GPU_TILE_LOCKSTEP || alone) {
         Sums total;
         UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] = acc[e / 4][e % 4];
-        finish(g, turned, begin + c.group, total, added, factors, (f32*)words, alone);
+        finish(g, turned, begin + c.group, total, added, weights, factors, counted, (f32*)words, alone);
         warpgroup_publish();
       }
       if (ends) {
@@ -320,18 +414,17 @@ template <class Q, u32 ROWS> struct QuantEven {
     if (headed) tell(head, 0);
     if (c.piece != 0) tell(acc, c.group * pieces > from);
     barrier();
-    const auto warp_of = [&](u32 unit) { return ((unit + 1) * warps - 1) / units; };
     NO_UNROLL for (u32 base = 0; base < end - begin; base += warps) {
       const u32 group = base + warp, start = group * pieces, one = warp_of(start), last = warp_of(start + pieces - 1);
       const bool there = group < end - begin && one != last;
       if (!GPU_TILE_LOCKSTEP && !there) continue;
-      const Vec<u16, 8> added = turned.added(begin + group, there);
+      if (base) joined_added = turned.added(begin + group, there), joined_weights = turned.weights(g.next, begin + group, there);
       Sums total = {};
       for (u32 w = one; there && w <= last; w++) {
         const f32* const slot = (f32*)all_places + w * PLACES * PLACE + (begin_of(w) < start ? SLOT : 0) + lane;
         UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] += slot[e * 32];
       }
-      finish(g, turned, begin + group, total, added, factors, slots + 2 * SLOT, there);
+      finish(g, turned, begin + group, total, joined_added, joined_weights, factors, counted, slots + 2 * SLOT, there);
     }
   }
 };
@@ -347,17 +440,20 @@ template <class T> GPU_FN void order_row(f32* shared, const T* x, const T* alpha
   let_next_begin();
   const u32 warps = bdim_x() / 32, warp = tid_x() / 32, lane = lane_id(), height = (rows + 7) / 8 * 8;
   u16* const staged = (u16*)(shared + 64) + warp * PIECE;
-  V v{}, a;
-  UNROLL for (u32 j = 0; j < 8; j++) a.v[j] = narrow<T>(1.0f);
-  if (alpha) a = *(const V*)(alpha + tid_x() * 8);
+  V ones;
+  UNROLL for (u32 j = 0; j < 8; j++) ones.v[j] = narrow<T>(1.0f);
+  Whole<T, 8> held, factors;
+  held.set(V{}), factors.set(ones);
+  if (alpha) factors.load(alpha, tid_x());
   u32 places[2] = {0, 0};
   UNROLL for (u32 j = 0; j < 8; j++) places[j / 4] |= ordered_from(lane * 8 + j, order) << j % 4 * 8;
   wait_for_previous();
-  if (row < rows) v = *(const V*)(x + (size_t)row * k + tid_x() * 8);
+  if (row < rows) held.load(x + (size_t)row * k, tid_x());
   f32 scale = 1, squares, largest;
   // Hardly ever more than once: where squares have overflown or vanished, the largest of x tells what it is to be scaled by.
   NO_UNROLL for (u32 pass = 0; pass < 3; pass++) {
     squares = 0, largest = 0;
+    const V v = held.get(), a = factors.get();
     UNROLL for (u32 j = 0; j < 8; j++) {
       const f32 y = widen(v.v[j]) * scale;
       squares += y * y;
@@ -375,11 +471,12 @@ template <class T> GPU_FN void order_row(f32* shared, const T* x, const T* alpha
     barrier();  // what is told next goes where what was told is read
   }
   if (alpha) {
-    const f32 factor = 1.0f / m_sqrt(squares / (f32)k + eps * scale * scale);
+    const f32 factor = rms_factor(squares, k, eps * scale * scale);
     scale *= factor, largest *= factor;
   }
   const u32 near = exponent_within(largest, 15, 254);
   scale *= f32_from_bits((268 - near) << 23);
+  const V v = held.get(), a = factors.get();
   Words4 to;
   UNROLL for (u32 j = 0; j < 4; j++) to.v[j] = pack2(f16{}, widen(v.v[2 * j]) * scale * widen(a.v[2 * j]), widen(v.v[2 * j + 1]) * scale * widen(a.v[2 * j + 1]));
   store_shared<4>((u32*)staged, lane * 4, to);

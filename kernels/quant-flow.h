@@ -7,20 +7,23 @@
 // lines and decodes them straight into the registers that the product takes its left operand from; while one slice of a piece is
 // multiplied, the next is decoded. With a gate the first half of the lines are gates, and the second what they open.
 //
-// Blocks that share a tile write their sums to `parts`, and when all have, each adds up some of its rows.
+// Blocks that share a tile write their sums to `parts`, and when all have, each adds up some of its rows; PAIR are two of a cluster, which
+// send each other theirs.
 // Traffic: W once; x once for each tile, from the cache.
 #ifndef WICK_QUANT_FLOW_H
 #define WICK_QUANT_FLOW_H
 #include "gpu/boxes.h"
+#include "gpu/cluster.h"
 #include "gpu/crews.h"
 #include "gpu/uniform.h"
+#include "gate.h"
 #include "product.h"
-#include "quant-pieces.h"
+#include "quant-quick.h"
 
 #if GPU_WARPGROUPS
 namespace gpu {
-template <class Q, u32 BN> struct QuantFlow {
-  static constexpr u32 LINES = QUANT_FLOW_LINES, WARPS = LINES / 16, MULTIPLIERS = 32 * WARPS;
+template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
+  static constexpr u32 WARPS = LINES / 16, MULTIPLIERS = 32 * WARPS;
   static constexpr u32 SLICE = WIDE_ROW, SLICES = PIECE / SLICE, X_SLICE = BN * SLICE, X_PLACE = BN * PIECE;
   static_assert(SLICES == 4, "two blocks of a lane, of two slices each");
   // Pieces of lines lie one by one, an odd number of vectors each, so that eight hit all banks.
@@ -28,13 +31,17 @@ template <class Q, u32 BN> struct QuantFlow {
   static_assert(BYTES / 16 % 2 == 1 && BYTES % 16 == 0, "");
   // Shared memory for as many as fit: three pieces of x, or two.
   static constexpr u32 X_PLACES = 3 * 2 * X_PLACE + 2 * 4 * PLACE <= QUANT_FLOW_SHARED ? 3 : 2;
-  static constexpr u32 FIT = (QUANT_FLOW_SHARED - X_PLACES * 2 * X_PLACE) / (4 * PLACE), PLACES = FIT < 4 ? FIT : 4;
+  // What a pair sends: sums of eight rows by eights of them, of which each block has every other.
+  static constexpr u32 GROUPS = BN / 8, TOLD = PAIR ? 2 * ((GROUPS + 1) / 2) * 4 * MULTIPLIERS : 0;
+  static constexpr u32 FIT = (QUANT_FLOW_SHARED - X_PLACES * 2 * X_PLACE - 4 * TOLD) / (4 * PLACE), PLACES = FIT < 4 ? FIT : 4;
   // Sums lie where weights were, and are read four lines at a time.
   static constexpr u32 SUM_PITCH = LINES + 4;
   static_assert(PLACES >= 2 && BN * SUM_PITCH <= PLACES * PLACE, "");
+  // Two warpgroups wait for products, and not for instructions: the quick way has fewer, but does not run beside products that are begun.
+  static constexpr bool QUICK = LINES > 128;
   // The left operand of a slice's four products, and what it is decoded from: block after block of two lines.
   typedef u32 Fragments[4][4];
-  typedef PieceBlock<Q> Blocks[2];
+  typedef QuickBlock<Q> Blocks[2];
 
   // Where a piece goes: places in turn, and how often all were used before, modulo 2.
   template <u32 COUNT> struct Turn {
@@ -58,13 +65,14 @@ template <class Q, u32 BN> struct QuantFlow {
   const Given& g;
   u16* sx;
   u32* weights;
-  Signal *full, *free, *x_full, *x_free, *counted;
+  f32* told;
+  Signal *full, *free, *x_full, *x_free, *counted, *joined;
   f32* known;  // the factors of rows whose squares are told
   u32 tile, part, from, to;
 
   GPU_METHOD QuantFlow(u16* shared, const Given& g)
-      : g(g), sx(shared), weights((u32*)(shared + X_PLACES * X_PLACE)), full((Signal*)(weights + PLACES * PLACE)), free(full + PLACES), x_full(free + PLACES),
-        x_free(x_full + X_PLACES), counted(x_free + X_PLACES), known((f32*)(counted + 2)), tile((u32)bid_x() / g.cuts), part((u32)bid_x() - tile * g.cuts) {
+      : g(g), sx(shared), weights((u32*)(shared + X_PLACES * X_PLACE)), told((f32*)(weights + PLACES * PLACE)), full((Signal*)(told + TOLD)), free(full + PLACES), x_full(free + PLACES),
+        x_free(x_full + X_PLACES), counted(x_free + X_PLACES), joined(counted + 1), known((f32*)(joined + 1)), tile((u32)bid_x() / g.cuts), part((u32)bid_x() - tile * g.cuts) {
     // Where blocks cannot wait for each other one does the work of all.
     const u32 pieces = g.k / PIECE;
     from = WAITING_BLOCKS ? pieces * part / g.cuts : 0, to = WAITING_BLOCKS ? pieces * (part + 1) / g.cuts : part ? 0 : pieces;
@@ -72,9 +80,11 @@ template <class Q, u32 BN> struct QuantFlow {
       UNROLL for (u32 i = 0; i < PLACES; i++) make_signal(full + i, 1), make_signal(free + i, WARPS);
       UNROLL for (u32 i = 0; i < X_PLACES; i++) make_signal(x_full + i, 1), make_signal(x_free + i, WARPS);
       make_signal(counted, 2);
+      if (PAIR) make_signal(joined, 1), expect_bytes(joined, (GROUPS + 1 - part) / 2 * 2 * 16 * MULTIPLIERS);
     }
     signals_made();
-    barrier();
+    if (PAIR) cluster_come(), cluster_wait();
+    else barrier();
   }
   GPU_METHOD u32 height() const { return (g.rows + 7) / 8 * 8; }
   GPU_METHOD u32 columns() const { return g.glu ? g.n / 2 : g.n; }
@@ -137,22 +147,32 @@ template <class Q, u32 BN> struct QuantFlow {
     Turn<PLACES> turn;
     Turn<X_PLACES> x_turn;
   };
-  // Slice J of the piece at a place, decoded; an even one begins with other blocks.
-  template <u32 J> GPU_METHOD void load(Blocks& blocks, u32 place) const {
+  // What slice J of the piece at a place is decoded from, which an odd one shares with the one before; whether a scale of the warp's is large.
+  template <u32 J> GPU_METHOD void load(Blocks& blocks, bool& large, u32 place) const {
+    if (J % 2) return;
     const u32* const line = weights + place * PLACE + (tid_x() / 32 % WARPS * 8 + lane_id() / 4) * PITCH;
-    if (J % 2 == 0) UNROLL for (u32 h = 0; h < 2; h++) blocks[h].template load<J / 2>(line + h * (LINES / 2 * PITCH));
+    UNROLL for (u32 h = 0; h < 2; h++) blocks[h].template load<J / 2>(line + h * (LINES / 2 * PITCH)), blocks[h].prepare();
+    large = !QUICK || wave_any(blocks[0].is_large() || blocks[1].is_large());
   }
-  template <u32 J> GPU_METHOD void decode(Fragments& f, const Blocks& blocks) const {
-    UNROLL for (u32 h = 0; h < 2; h++) {
-      blocks[h].template decode<J % 2 * 4>(f[0][h], f[0][2 + h]);
-      blocks[h].template decode<J % 2 * 4 + 1>(f[1][h], f[1][2 + h]);
-      blocks[h].template decode<J % 2 * 4 + 2>(f[2][h], f[2][2 + h]);
-      blocks[h].template decode<J % 2 * 4 + 3>(f[3][h], f[3][2 + h]);
-    }
+  template <u32 J> GPU_METHOD void decode(Fragments& f, const Blocks& blocks, bool large) const {
+    if (large) decode_as<J, true>(f, blocks);
+    else decode_as<J, false>(f, blocks);
+  }
+  template <u32 J, bool LARGE> GPU_METHOD void decode_as(Fragments& f, const Blocks& blocks) const {
+    decode_for<J % 2 * 4, LARGE>(f[0], blocks);
+    decode_for<J % 2 * 4 + 1, LARGE>(f[1], blocks);
+    decode_for<J % 2 * 4 + 2, LARGE>(f[2], blocks);
+    decode_for<J % 2 * 4 + 3, LARGE>(f[3], blocks);
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(f[i / 4][i % 4]);
   }
+  // The left operand of a product.
+  template <u32 I, bool LARGE> GPU_METHOD void decode_for(u32 (&f)[4], const Blocks& blocks) const {
+    UNROLL for (u32 h = 0; h < 2; h++)
+      if (LARGE) blocks[h].template decode<I>(f[h], f[2 + h]);
+      else blocks[h].template decode_quickly<I>(f[h], f[2 + h]);
+  }
   // Multiplies slice J, which is decoded in f, and meanwhile decodes the next one to e.
-  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& e, Blocks& blocks, const WarpgroupRef& x, const Now& now) const {
+  template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& e, Blocks& blocks, bool& large, const WarpgroupRef& x, const Now& now) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
     const WarpgroupRef b = x.plus(now.x_turn.place * X_PLACE + J * X_SLICE);
     warpgroup_begin();
@@ -161,12 +181,12 @@ template <class Q, u32 BN> struct QuantFlow {
     const Turn<PLACES> turn = NEXT == 0 && now.more ? now.turn.next() : now.turn;
     if (NEXT == 0 && now.more) await_signal(full + turn.place, turn.phase);
     // Behind the last, what lies there is decoded, and goes nowhere.
-    load<NEXT>(blocks, turn.place);
+    load<NEXT>(blocks, large, turn.place);
     // Products of the slice before have ended: they read e, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(e[i / 4][i % 4]);
     if (BULK_COPIES && J == 0 && now.at > from) meeting_come(x_free + now.x_turn.before());
-    decode<NEXT>(e, blocks);
+    decode<NEXT>(e, blocks, large);
     // All of the piece is in registers.
     if (BULK_COPIES && NEXT == 3) meeting_come(free + now.turn.place);
   }
@@ -176,12 +196,13 @@ template <class Q, u32 BN> struct QuantFlow {
     Fragments f, e;
     UNROLL for (int i = 0; i < 16; i++) e[i / 4][i % 4] = 0;
     Blocks blocks;
+    bool large = false;
     const WarpgroupRef x = uniform_ref(warpgroup_ref(sx, 8 * WIDE_ROW, SLICE * WIDE_ROW));
     Now now{from, false, {0, 0}, {0, 0}};
     if (BULK_COPIES) {
       await_signal(full, 0);
-      load<0>(blocks, 0);
-      decode<0>(f, blocks);
+      load<0>(blocks, large, 0);
+      decode<0>(f, blocks, large);
     }
     wait_for_previous();
     if (!BULK_COPIES && g.factors.parts) {
@@ -193,18 +214,19 @@ template <class Q, u32 BN> struct QuantFlow {
       if (BULK_COPIES) await_signal(x_full + now.x_turn.place, now.x_turn.phase);
       else {
         bring(now.at);
-        load<0>(blocks, 0);
-        decode<0>(f, blocks);
+        load<0>(blocks, large, 0);
+        decode<0>(f, blocks, large);
       }
-      step<0>(c, f, e, blocks, x, now);
-      step<1>(c, e, f, blocks, x, now);
-      step<2>(c, f, e, blocks, x, now);
-      step<3>(c, e, f, blocks, x, now);
+      step<0>(c, f, e, blocks, large, x, now);
+      step<1>(c, e, f, blocks, large, x, now);
+      step<2>(c, f, e, blocks, large, x, now);
+      step<3>(c, e, f, blocks, large, x, now);
       if (BULK_COPIES) now.turn = now.turn.next(), now.x_turn = now.x_turn.next();
     }
     warpgroup_wait<0>();
     UNROLL for (u32 i = 0; i < BN / 2; i++) warpgroup_hold(c[i]);
-    if (WAITING_BLOCKS && g.cuts > 1) join(c);
+    if (WAITING_BLOCKS && PAIR) join_pair(c);
+    else if (WAITING_BLOCKS && g.cuts > 1) join(c);
     else {
       barrier_of<MULTIPLIERS>();  // all have decoded what lies where sums go
       if (tid_x() < MULTIPLIERS) UNROLL for (u32 j = 0; j < BN / 8; j++) stage(j, Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]});
@@ -217,22 +239,40 @@ template <class Q, u32 BN> struct QuantFlow {
     f32* const to = (f32*)weights + (j * 8 + lane_id() % 4 * 2) * SUM_PITCH + tid_x() / 32 * 8 + lane_id() / 4;
     UNROLL for (u32 i = 0; i < 4; i++) to[i % 2 * SUM_PITCH + i / 2 * (LINES / 2)] = sums.v[i];
   }
+  // A block of two has every other eight rows.
+  GPU_METHOD void join_pair(const f32 (&c)[BN / 2]) const {
+    const auto of = [&](u32 from, u32 j) { return told + ((from * ((GROUPS + 1) / 2) + j) * MULTIPLIERS + tid_x()) * 4; };
+    UNROLL for (u32 j = 0; j < GROUPS; j++) cluster_send(of(part, j / 2), Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]}, j % 2, joined);
+    const Vec<u16, 4> behind = weights_behind();
+    const u32 rows = (GROUPS + 1 - part) / 2 * 8;
+    const Vec<u16, 4> residual = first_residual(rows, 2);
+    barrier_of<MULTIPLIERS>();  // all have decoded what lies where sums go
+    cluster_await(joined);
+    UNROLL for (u32 j = 0; j < (GROUPS + 1) / 2; j++) {
+      if (j * 8 >= rows) continue;
+      const Vec<f32, 4> a = load_shared<4>(of(0, j), 0), b = load_shared<4>(of(1, j), 0);
+      stage(j, Vec<f32, 4>{a.v[0] + b.v[0], a.v[1] + b.v[1], a.v[2] + b.v[2], a.v[3] + b.v[3]});
+    }
+    barrier_of<MULTIPLIERS>();
+    store(rows, part, 2, true, residual, behind);
+  }
+  // Of the first four columns that this thread stores of `rows` rows: it comes while others are waited for.
+  GPU_METHOD Vec<u16, 4> first_residual(u32 rows, u32 stride) const {
+    const Four four(*this, tid_x(), part, stride);
+    const bool exists = g.residual && in_vectors() && tid_x() < rows * four.per_row && four.row < g.rows && four.column < columns();
+    return exists ? *(const Vec<u16, 4>*)((const u16*)g.residual + four.at) : Vec<u16, 4>{};
+  }
   // When all blocks of a tile have told their sums, each adds up some of its rows: of the groups of eight, every so many'th.
   GPU_METHOD void join(const f32 (&c)[BN / 2]) const {
-    constexpr u32 GROUPS = BN / 8;
     const u32 cuts = g.cuts;
     f32* const told_by = g.parts + (size_t)tile * cuts * (MULTIPLIERS * BN / 2) + tid_x() * 4;
     const auto of = [&](u32 b, u32 j) { return told_by + (size_t)b * (MULTIPLIERS * BN / 2) + j * 4 * MULTIPLIERS; };
     UNROLL for (u32 j = 0; j < GROUPS; j++) *(Vec<f32, 4>*)of(part, j) = Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]};
     barrier_of<MULTIPLIERS>();
-    // What is added comes while the others are waited for, and what is behind.
+    // What is behind comes while the others are waited for, too.
     const Vec<u16, 4> behind = weights_behind();
-    const u32 rows = (GROUPS - part + cuts - 1) / cuts * 8;
-    Vec<u16, 4> residual{};
-    if (g.residual && in_vectors() && part < GROUPS) {
-      const Four four(*this, tid_x(), part, cuts);
-      if (tid_x() < rows * four.per_row && four.row < g.rows && four.column < columns()) residual = *(const Vec<u16, 4>*)((const u16*)g.residual + four.at);
-    }
+    const u32 rows = part < GROUPS ? (GROUPS - part + cuts - 1) / cuts * 8 : 0;
+    const Vec<u16, 4> residual = first_residual(rows, cuts);
     // All count once more when they have waited, which makes it a zero again.
     if (tid_x() == 0) {
       u32* const counter = g.counters + tile;
@@ -288,7 +328,7 @@ template <class Q, u32 BN> struct QuantFlow {
       scaled(v, sums, factor, column);
       if (g.glu) {
         scaled(up, sums + LINES / 2, factor, n + column);
-        UNROLL for (u32 e = 0; e < 4; e++) v[e] = gated(v[e], up[e]);
+        UNROLL for (u32 e = 0; e < 4; e++) v[e] = gated_shortly(g.glu, v[e], up[e]);
       }
       if (!vectors) {
         UNROLL for (u32 e = 0; e < 4; e++)
@@ -312,21 +352,11 @@ template <class Q, u32 BN> struct QuantFlow {
     if (g.bias) UNROLL for (u32 e = 0; e < 4; e++)
       if (column + e < g.n) v[e] += load_float(g.bias, column + e, g.dtype);
   }
-  // As Outputs has it, in the fewest instructions: the result has eleven bits at most.
-  GPU_METHOD f32 gated(f32 gate, f32 up) const {
-    if (g.glu == GLU_clampedSwiglu) {
-      const f32 least = gate > 7.0f ? 7.0f : gate, u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
-      return least * opened(1.702f * least) * (u + 1.0f);
-    }
-    const f32 slope = g.glu == GLU_silu ? gate : 1.59576912160573071176f * gate * (1.0f + 0.044715f * gate * gate);
-    return gate * opened(slope) * up;
-  }
-  GPU_FN f32 opened(f32 slope) { return approx_recip(1.0f + approx_exp2(-1.44269504f * slope)); }
 
   GPU_METHOD void run() const {
     const u32 warp = uniform(tid_x() / 32);
     if (!BULK_COPIES || warp < WARPS) {
-      take_registers<112>();
+      take_registers<LINES == 256 ? 112 : 224>();
       multiply();
     } else {
       leave_registers<32>();

@@ -2,6 +2,7 @@
 #ifndef WICK_QUANT_ONCE_H
 #define WICK_QUANT_ONCE_H
 #include "quant-whole.h"
+#include "row.h"
 
 #if GPU_BYTE_TILES
 namespace gpu {
@@ -129,11 +130,11 @@ template <class Q, bool Norm> struct Once : WholeRows<Q> {
     };
     f32 factor = 1;
     const f32 all = multiply(1.0f, true);
-    if (Norm) factor = norm_factor(all, k, eps);
+    if (Norm) factor = rms_factor(all, k, eps);
     // A row whose squares overflow comes again, made small: all threads see the same.
     if (Norm && is_infinite(all)) {
       barrier();
-      factor = norm_factor(multiply(small_scale(), false), k, 0.0f);
+      factor = rms_factor(multiply(small_scale(), false), k, 0.0f);
     }
     if (part || !there) return;
     // Two lanes to a row, each with up to eight warps' sums.

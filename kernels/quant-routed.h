@@ -2,6 +2,7 @@
 #ifndef WICK_QUANT_ROUTED_H
 #define WICK_QUANT_ROUTED_H
 #include "quant-whole.h"
+#include "row.h"
 
 #if GPU_BYTE_TILES
 namespace gpu {
@@ -101,7 +102,7 @@ template <class Q> struct RoutedOpen : WholeRows<Q> {
       if (alpha) {
         f32 square = 0;
         for (u32 i = 0; i < warps; i++) square += squares[i];
-        factor = norm_factor(square, k, large ? 0.0f : eps);
+        factor = rms_factor(square, k, large ? 0.0f : eps);
       }
       values[column] = outputs.gated(both[0] * factor, both[1] * factor) * chosen.mix()[slot];
     }

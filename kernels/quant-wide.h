@@ -19,6 +19,7 @@
 #include "gpu/turned.h"
 #include "gpu/uniform.h"
 #include "quant-slices.h"
+#include "row.h"
 
 namespace gpu {
 
@@ -35,7 +36,7 @@ template <class T> struct OrderedRow {
   u32 k;
   bool there;
   typedef Vec<T, 8> V;
-  V held[HELD], factors[HELD];
+  Whole<T, 8> held[HELD], factors[HELD];
 
   GPU_METHOD V vector(u32 p) const { return there && 8 * p < k ? *(const V*)(x + 8 * p) : V{}; }
   GPU_METHOD V factor(u32 p) const {
@@ -45,12 +46,12 @@ template <class T> struct OrderedRow {
     return v;
   }
   GPU_METHOD OrderedRow(const T* x_, const T* alpha, u32 row, u32 rows, u32 k) : x(x_ + (size_t)row * k), alpha(alpha), k(k), there(row < rows) {
-    UNROLL for (u32 h = 0; h < HELD; h++) factors[h] = factor(h * bdim_x() + tid_x());
+    UNROLL for (u32 h = 0; h < HELD; h++) factors[h].set(factor(h * bdim_x() + tid_x()));
   }
   // take(vector, factors, number) for those of this thread; all threads take as many.
   template <class Take> GPU_METHOD void each(u32 vectors, Take take) const {
     UNROLL for (u32 h = 0; h < HELD; h++)
-      if (h * bdim_x() < vectors) take(held[h], factors[h], h * bdim_x() + tid_x());
+      if (h * bdim_x() < vectors) take(held[h].get(), factors[h].get(), h * bdim_x() + tid_x());
     NO_UNROLL for (u32 p = HELD * bdim_x() + tid_x(); p - tid_x() < vectors; p += bdim_x()) take(vector(p), factor(p), p);
   }
   // The largest of x and of x · scale · alpha, and the sum of the squares of x · scale; by way of three words of shared memory for each warp.
@@ -88,10 +89,10 @@ template <class T> struct OrderedRow {
     u16* const line = out + (size_t)tile * tile_rows * deep + local * 64;
     // A warp brings four slices to shared memory and takes them from there in order.
     u16* const staged = (u16*)(shared + 96) + tid_x() / 32 * 256;
-    u32 places[8];
-    UNROLL for (u32 j = 0; j < 8; j++) places[j] = ordered_from(lane_id() * 8 + j, order);
+    u32 places[2] = {0, 0};
+    UNROLL for (u32 j = 0; j < 8; j++) places[j / 4] |= ordered_from(lane_id() * 8 + j, order) << j % 4 * 8;
     wait_for_previous();
-    UNROLL for (u32 h = 0; h < HELD; h++) held[h] = vector(h * bdim_x() + tid_x());
+    UNROLL for (u32 h = 0; h < HELD; h++) held[h].set(vector(h * bdim_x() + tid_x()));
     f32 scale = 1;
     Seen seen;
     NO_UNROLL for (bool again = false;; again = true) {
@@ -103,7 +104,7 @@ template <class T> struct OrderedRow {
       barrier();  // what is told next goes where what was told is read
     }
     if (alpha) {
-      const f32 factor = 1.0f / m_sqrt(seen.squares / (f32)k + eps * scale * scale);
+      const f32 factor = rms_factor(seen.squares, k, eps * scale * scale);
       scale *= factor, seen.largest *= factor;
     }
     const u32 near = exponent_of(seen.largest, 15, 254);
@@ -114,7 +115,7 @@ template <class T> struct OrderedRow {
         to.v[j] = pack2(f16{}, widen(v.v[2 * j]) * scale * widen(a.v[2 * j]), widen(v.v[2 * j + 1]) * scale * widen(a.v[2 * j + 1]));
       store_shared<4>((u32*)staged, lane_id() * 4, to);
       wave_sync();
-      UNROLL for (u32 j = 0; j < 4; j++) to.v[j] = staged[places[2 * j]] | (u32)staged[places[2 * j + 1]] << 16;
+      UNROLL for (u32 j = 0; j < 4; j++) to.v[j] = staged[places[j / 2] >> j % 2 * 16 & 255u] | (u32)staged[places[j / 2] >> (j % 2 * 16 + 8) & 255u] << 16;
       wave_sync();
       if (8 * p < deep) put((u32*)(line + (size_t)(p / 8) * height * 64 + (p % 8 ^ local % 8) * 8), to);
     });

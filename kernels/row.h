@@ -21,6 +21,12 @@ GPU_FN f32 inverse_root(f32 x) {
   return rest == rest ? m_fma(0.5f * y, rest, y) : y;
 }
 GPU_FN f64 inverse_root(f64 x) { return 1 / m_sqrt(x); }
+// 1 / √(squares / k + eps): what makes the mean square of k elements 1.
+GPU_FN f32 rms_factor(f32 squares, u32 k, f32 eps) {
+  const f32 mean = squares * inverse((f32)k) + eps;
+  const bool tiny = mean < 1e-30f;  // or no normal number
+  return inverse_root(tiny ? mean * 0x1p48f : mean) * (tiny ? 0x1p24f : 1.0f);
+}
 
 struct SumOf {
   template <class A> GPU_FN A join(A a, A b) { return a + b; }

@@ -2,7 +2,7 @@
 // by the type of the weights). Quantized types are taken apart by words, and x is brought to where their weights come out.
 #ifndef WICK_X_ORDER_H
 #define WICK_X_ORDER_H
-#include "gpu.h"
+#include "row.h"
 
 namespace gpu {
 
@@ -44,10 +44,10 @@ struct OrderedRows {
   f64 lower;
   u32 order, width, rows;
   GPU_METHOD u32 height() const { return (rows + 7) / 8 * 8; }
-  GPU_METHOD u16* place(u32 row, u32 column, u32 at) const {
-    const u32 slice = column / PIECE * 4 + at / 64;
-    return to + ((size_t)slice * height() + row) * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8;
-  }
+  // A row of a piece, and place `at` of it.
+  GPU_METHOD u16* piece(u32 row, u32 column) const { return to + ((size_t)(column / PIECE * 4) * height() + row) * 64; }
+  GPU_METHOD u32 within(u32 row, u32 at) const { return at / 64 * height() * 64 + (at / 8 % 8 ^ row % 8) * 8 + at % 8; }
+  GPU_METHOD u16* place(u32 row, u32 column, u32 at) const { return piece(row, column) + within(row, at); }
   // N weights of the norm from `column` on, where there is one, and elements as it leaves them, but for the row's factor.
   template <int N> GPU_METHOD Vec<u16, N> weights(u32 column) const { return alpha ? *(const Vec<u16, N>*)(alpha + column) : Vec<u16, N>{}; }
   template <int N> GPU_METHOD Vec<u16, N> normed(const Vec<u16, N>& x, const Vec<u16, N>& by) const {
@@ -99,7 +99,8 @@ struct RowFactors {
   f64 raise, eps;
   GPU_METHOD u32 height() const { return (rows + 7) / 8 * 8; }
   GPU_METHOD f32 told(u32 part, u32 row) const { return ((const f32*)(x + (size_t)height() * k))[part * height() + row]; }
-  GPU_METHOD f32 of(f32 squares) const { return (f32)raise / m_sqrt(squares / (f32)k + (f32)eps); }
+  GPU_METHOD Vec<f32, 4> told4(u32 part, u32 row) const { return *(const Vec<f32, 4>*)((const f32*)(x + (size_t)height() * k) + part * height() + row); }
+  GPU_METHOD f32 of(f32 squares) const { return (f32)raise * rms_factor(squares, k, (f32)eps); }
 };
 
 }  // namespace gpu

@@ -51,7 +51,7 @@ static void go(cudaStream_t stream, const Shape& s, const Plan& p, const u8* w, 
   if (p.way >= BEHIND)
     early(stream, even_order_bf16, height, (u32)s.k / 8, 0, (const bf16*)x, (const bf16*)(p.way == NORMED ? alpha : nullptr), (void*)ordered, rows, (u32)s.k, order_of, 1e-5);
   early(stream, rows > 8 ? JOIN(quant_even_16_, TYPE, ) : JOIN(quant_even_8_, TYPE, ), p.shares * p.cuts, p.warps * 32, p.bytes, (const void*)(p.way == LIFTED ? bits : ordered), w, map, (const void*)nullptr,
-        residual, (void*)y, parts, counters, (void*)nullptr, s.n, s.k, rows, glu ? (u32)GLU_silu : 0u, p.cuts, (u32)DTYPE_bf16, 0u, (u32)(p.way == LIFTED));
+        residual, (void*)y, parts, counters, (u16*)nullptr, (const u16*)nullptr, s.n, s.k, rows, glu ? (u32)GLU_silu : 0u, p.cuts, (u32)DTYPE_bf16, 0u, (u32)(p.way == LIFTED), 0u, 1.0, 1.0, 0.0);
 }
 
 int main() {
@@ -94,7 +94,7 @@ int main() {
       std::vector<Plan> plans;
       for (u32 cuts = 1; cuts <= 8 && cuts <= pieces; cuts++)
         for (u32 warps : {8u, 12u, 16u}) {
-          const u32 most = (pieces + cuts - 1) / cuts, bytes = most * (16 * DEPTH * 2 + 8) + 64 * (1 + QUANT_EVEN_WARPS) + warps * QUANT_EVEN_PLACES * (LINES * BYTES + 8);
+          const u32 most = (pieces + cuts - 1) / cuts, bytes = most * (16 * DEPTH * 2 + 8) + 64 * (1 + QUANT_EVEN_WARPS) + 8 + warps * QUANT_EVEN_PLACES * (LINES * BYTES + 8);
           if (bytes > 226 * 1024 || (n > 20000 && cuts > 2)) continue;
           Plan plan{0, (Way)way, warps, cuts, std::min(groups, sms / cuts), std::max(bytes, 227u * 512)};
           plan.time = median_of_graph([&](cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// Products of 32 and 64 rows with weights of Q8_0 or Q4_0 by boxes (quant-flow) beside those without (quant-wide) on a Hopper card, by how
-// many blocks share a tile: the product alone, behind x brought into order, and that with a norm; and their errors.
+// Products of 32 and 64 rows with weights of Q8_0 or Q4_0 by boxes (quant-flow, in each of its forms) beside those without (quant-wide) on a
+// Hopper card, by how many blocks share a tile: the product alone, behind x brought into order, and that with a norm; and their errors.
 //
 //   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-wide quant-flow quant-blocks linear quant-matvec) -DTYPE=q4_0 -DGPU_ONLY -DGPU_ONLY_q4_0 -DGPU_ONLY_bf16 -DGPU_ONLY_f32 bench/gpu/quant-flow.cu -o quant-flow
 //
@@ -42,7 +42,8 @@ int main() {
       fill_scales<<<(unsigned)(blocks / 256 + 1), 256>>>(w[c], blocks, Q::Bytes, 0);
     }
     std::vector<CUtensorMap> maps;
-    for (u32 halves = 1; halves <= 2; halves++) for (u8* p : w) maps.push_back(map_of(p, n, k / 256, 256 / Q::Elements * Q::Bytes, halves, QUANT_FLOW_LINES));
+    for (u32 lines : {128, 256})
+      for (u32 halves = 1; halves <= 2; halves++) for (u8* p : w) maps.push_back(map_of(p, n, k / 256, 256 / Q::Elements * Q::Bytes, halves, lines));
     BoxMap* map = device<BoxMap>(maps.size());
     CHECK(cudaMemcpy(map, maps.data(), maps.size() * 128, cudaMemcpyHostToDevice));
     f32* dense = device<f32>(n * k);
@@ -52,13 +53,19 @@ int main() {
     fill_floats<bf16><<<64, 256>>>(weight, k, 5, 1.0f);
     for (size_t rows : {64, 32}) {
       const auto wide = rows == 64 ? JOIN(quant_wide_64_, TYPE, ) : JOIN(quant_wide_32_, TYPE, );
-      const auto flow = rows == 64 ? JOIN(quant_flow_64_, TYPE, ) : JOIN(quant_flow_32_, TYPE, );
-      const int part = (int)(2 * rows * QUANT_WIDE_CHUNK), bytes = (2 * part + 256 * pitch <= QUANT_WIDE_SHARED ? 2 : 1) * (part + 64) + 144 + 256 * pitch + 256;
       // As src/backend/gpu/families/quant-flow.ts plans.
-      const int place = QUANT_FLOW_LINES * (256 / Q::Elements * Q::Bytes), xs = 3 * part + 2 * place <= QUANT_FLOW_SHARED ? 3 : 2, places = std::min(4, (QUANT_FLOW_SHARED - xs * part) / place);
-      const int flow_bytes = xs * part + places * place + 16 * (places + xs) + 272;
+      struct Form { const char* name; decltype(&JOIN(quant_flow_256_64_, TYPE, )) kernel; u32 lines; bool pair; int bytes; };
+      Form forms[] = {{"256", rows == 64 ? JOIN(quant_flow_256_64_, TYPE, ) : JOIN(quant_flow_256_32_, TYPE, ), 256, false, 0},
+                      {"128", rows == 64 ? JOIN(quant_flow_128_64_, TYPE, ) : JOIN(quant_flow_128_32_, TYPE, ), 128, false, 0},
+                      {"pair", rows == 64 ? JOIN(quant_flow_pair_64_, TYPE, ) : JOIN(quant_flow_pair_32_, TYPE, ), 128, true, 0}};
+      const int part = (int)(2 * rows * QUANT_WIDE_CHUNK), bytes = (2 * part + 256 * pitch <= QUANT_WIDE_SHARED ? 2 : 1) * (part + 64) + 144 + 256 * pitch + 256;
+      for (Form& f : forms) {
+        const int place = f.lines * (256 / Q::Elements * Q::Bytes), xs = 3 * part + 2 * place <= QUANT_FLOW_SHARED ? 3 : 2, sent = f.pair ? 2 * (int)((rows + 15) / 16) * 8 * f.lines * 4 : 0;
+        const int places = std::min(4, (QUANT_FLOW_SHARED - xs * part - sent) / place);
+        f.bytes = xs * part + places * place + sent + 16 * (places + xs) + 272;
+        CHECK(cudaFuncSetAttribute((const void*)f.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, f.bytes));
+      }
       CHECK(cudaFuncSetAttribute((const void*)wide, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-      CHECK(cudaFuncSetAttribute((const void*)flow, cudaFuncAttributeMaxDynamicSharedMemorySize, flow_bytes));
       const u32 threads = k == 4096 ? 512 : 896;
       const auto order = [&](cudaStream_t stream, const bf16* alpha) {
         early(stream, quant_order_bf16, (u32)rows, threads, 0, (const bf16*)x, alpha, (void*)ordered, (u32)rows, (u32)k, (u32)rows, way, 1e-5);
@@ -69,16 +76,16 @@ int main() {
         early(stream, wide, grid, 256, bytes, (const void*)ordered, (const u8*)w[c], (const void*)nullptr, (const void*)nullptr, (void*)y, parts, counters, n, k, (u32)rows, gate, alone, sharers,
               (u32)DTYPE_bf16, 0u, 1.0, 0.0);
       };
-      const auto run_flow = [&](cudaStream_t stream, int c, u32 cut, u32 gate) {
-        const u32 tiles = (u32)((n + QUANT_FLOW_LINES - 1) / QUANT_FLOW_LINES);
-        early(stream, flow, tiles * cut, QUANT_FLOW_THREADS, flow_bytes, (const void*)ordered, (const u8*)w[c], (const BoxMap*)(map + (gate ? copies : 0) + c), (const void*)nullptr, (const void*)nullptr, (void*)y,
-              parts, counters, (u16*)nullptr, (const u16*)nullptr, n, k, (u32)rows, gate, cut, (u32)DTYPE_bf16, 0u, 0u, 1.0, 1.0, 0.0);
+      const auto run_flow = [&](const Form& f, cudaStream_t stream, int c, u32 cut, u32 gate) {
+        const u32 tiles = (u32)((n + f.lines - 1) / f.lines);
+        early(stream, f.kernel, tiles * cut, 2 * f.lines + 128, f.bytes, (const void*)ordered, (const u8*)w[c], (const BoxMap*)(map + (f.lines / 128 * 2 - 2 + (gate ? 1 : 0)) * copies + c),
+              (const void*)nullptr, (const void*)nullptr, (void*)y, parts, counters, (u16*)nullptr, (const u16*)nullptr, n, k, (u32)rows, gate, cut, (u32)DTYPE_bf16, 0u, 0u, 1.0, 1.0, 0.0);
       };
-      const auto each = [&](const char* what, const std::function<void(cudaStream_t, int, u32, u32)>& run, u32 lines) {
+      const auto each = [&](const char* what, const std::function<void(cudaStream_t, int, u32, u32)>& run, u32 lines, u32 most, bool pair) {
         printf("%-5s %s %6zu x %5zu, %zu rows:", what, TEXT(TYPE), n, k, rows);
         for (u32 cut : {1, 2, 4, 8}) {
           const u32 tiles = (u32)(n / lines);
-          if (cut > 1 && tiles * cut > (lines == 128 ? 2u : 1u) * sms) continue;
+          if (pair ? cut != 2 : cut > 1 && tiles * cut > most) continue;
           if (cut == 1 && tiles < 40) continue;
           order(0, nullptr);
           CHECK(cudaMemset(y, 0xee, rows * n * 2));
@@ -96,8 +103,8 @@ int main() {
         printf("\n");
         fflush(stdout);
       };
-      each("wide", run_wide, 128);
-      each("flow", run_flow, QUANT_FLOW_LINES);
+      each("wide", run_wide, 128, 2 * sms, false);
+      for (const Form& f : forms) each(f.name, [&](cudaStream_t stream, int c, u32 cut, u32 gate) { run_flow(f, stream, c, cut, gate); }, f.lines, sms, f.pair);
     }
     for (u8* p : w) CHECK(cudaFree(p));
     for (bf16* p : {x, ordered, y, weight}) CHECK(cudaFree(p));

@@ -2,13 +2,13 @@
  * Divides regions of memory among blocks: best fit over free ranges kept in size classes, neighbours merged. It only does
  * arithmetic on addresses, so it serves WebAssembly memory and GPU memory alike.
  *
- * Small blocks are not merged when they are released but parked by size, since the next step of a loop wants the same
- * sizes again; they are merged when a block is not found otherwise, or many are parked.
+ * Blocks are not merged when they are released but parked by size, since the next step of a loop wants the same sizes
+ * again; they are merged when a block is not found otherwise, or many are parked.
  */
 const ALIGN = 256;
 const CLASSES = 48;
-const PARKED_SIZE = 2 ** 18;
 const MOST_PARKED = 512;
+const MOST_PARKED_BYTES = 2 ** 26;
 
 const classOf = (size: number): number => Math.floor(Math.log2(size / ALIGN));
 
@@ -21,6 +21,7 @@ export class Heap {
   /** Starts of released blocks by size. */
   readonly #parked = new Map<number, number[]>();
   #parkedCount = 0;
+  #parkedBytes = 0;
   /** Where ranges must not merge with what lies before: the starts of regions that are returned as a whole. */
   readonly #regions = new Map<number, number>();
   #free = 0;
@@ -64,6 +65,7 @@ export class Heap {
     const parked = this.#parked.get(size)?.pop();
     if (parked !== undefined) {
       this.#parkedCount--;
+      this.#parkedBytes -= size;
       this.#free -= size;
       this.#used.set(parked, size);
       return parked;
@@ -80,15 +82,16 @@ export class Heap {
   release(at: number): void {
     const size = this.#used.get(at)!;
     this.#used.delete(at);
-    if (size > PARKED_SIZE) {
+    if (size > MOST_PARKED_BYTES / 4) {
       this.#insert(at, size);
       return;
     }
-    if (this.#parkedCount === MOST_PARKED) this.#unpark();
+    if (this.#parkedCount === MOST_PARKED || this.#parkedBytes + size > MOST_PARKED_BYTES) this.#unpark();
     const same = this.#parked.get(size);
     if (same) same.push(at);
     else this.#parked.set(size, [at]);
     this.#parkedCount++;
+    this.#parkedBytes += size;
     this.#free += size;
   }
 
@@ -107,6 +110,7 @@ export class Heap {
     }
     this.#parked.clear();
     this.#parkedCount = 0;
+    this.#parkedBytes = 0;
     return true;
   }
 

@@ -51,7 +51,7 @@ function addYoung(storage: Storage): void {
     settle();
   } else if (!settling) {
     settling = true;
-    setImmediate(settle).unref();
+    setImmediate(settleTurn).unref();
   }
 }
 
@@ -59,7 +59,11 @@ function settle(): void {
   for (const storage of young) storage.watch();
   young.length = 0;
   youngBytes = 0;
+}
+
+function settleTurn(): void {
   settling = false;
+  settle();
 }
 
 export class Storage {

@@ -23,8 +23,10 @@ export interface Recorder {
    * it uses must live as long. Moving data between host and device while it records is an error: it would happen once. The
    * CPU, where that is cheap, runs such work anew at every replay.
    * Weights of linear layers that it did not make must not be written by it: they may be read before their turn.
+   * Where work like it `hasRun` before, with the same kernels on the same shapes, it is recorded at once and then replayed:
+   * the host goes through it once and not twice. Where that does not do after all, it is as if it had not run.
    */
-  capture(run: () => void): Graph;
+  capture(run: () => void, hasRun?: boolean): Graph;
 }
 
 /** Where the rows of a step stand in a cache, and how it attends to what is there. */

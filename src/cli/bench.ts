@@ -142,10 +142,12 @@ async function once(
   );
   const start = performance.now();
   let first = 0;
+  let last = 0;
   for await (const _ of model.generateBatch(prompts, { maxTokens: tokens, ignoreEos: true, signal })) {
-    if (first === 0) first = performance.now();
+    last = performance.now();
+    if (first === 0) first = last;
   }
-  return { prompt: (first - start) / 1000, decode: (performance.now() - first) / 1000 };
+  return { prompt: (first - start) / 1000, decode: (last - first) / 1000 };
 }
 
 function median(values: readonly number[]): number {

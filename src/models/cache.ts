@@ -98,6 +98,11 @@ export class ModelCache implements Disposable {
     });
   }
 
+  /** Whether some sequence begins behind positions that count for nothing. */
+  get isPadded(): boolean {
+    return this.#padding !== null;
+  }
+
   /** Positions fed so far, padding included. */
   get length(): number {
     return this.#length;

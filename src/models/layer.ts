@@ -49,7 +49,8 @@ export function runLayer(
   const { attentionNorm, postAttentionNorm, mlpNorm, postMlpNorm } = layer;
   // One norm for both halves is done once, and is then no part of a product.
   const shared = parallelResidual && !mlpNorm && attentionNorm ? normalize(x, attentionNorm) : null;
-  const middle = residual(x, !parallelResidual, postAttentionNorm, scale, null, (rest) =>
+  const behind = parallelResidual ? null : nextOf(layer.mlp.first, mlpNorm);
+  const middle = residual(x, !parallelResidual, postAttentionNorm, scale, behind, (rest) =>
     layer.attention.forward(shared ?? x, step, cache, { norm: shared ? undefined : attentionNorm, ...rest }),
   );
   const input = shared ?? (parallelResidual ? x : middle);

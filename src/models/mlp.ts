@@ -1,5 +1,6 @@
 /** The feed-forward half of a layer: an MLP with a gate or without, or a mixture of experts. */
 import { fail } from "../core/errors.ts";
+import type { QuantType } from "../core/quant-types.ts";
 import type { Tensor } from "../ops/index.ts";
 import { architectureOf } from "./architectures/index.ts";
 import type { Activation, ModelConfig, PlainActivation } from "./config.ts";
@@ -8,6 +9,8 @@ import { reducedFeedForward } from "./sharding/reduced.ts";
 import { type Around, nextOf, type Place, type Projection, type Weights } from "./weights/weights.ts";
 
 export interface FeedForward {
+  /** The type of the weights that x goes into first, and that alone. */
+  readonly first?: QuantType | null | undefined;
   /** x (n, hidden) → (n, hidden); `around` is the norm before and the residual after. */
   forward(x: Tensor, around: Around): Tensor;
 }
@@ -38,6 +41,10 @@ class GatedMlp implements FeedForward {
     this.#gateUp = gateUp;
     this.#down = down;
     this.#activation = activation;
+  }
+
+  get first(): QuantType | null | undefined {
+    return this.#gateUp.type;
   }
 
   static async load(

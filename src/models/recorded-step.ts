@@ -55,6 +55,8 @@ export interface RecordedStepOptions {
   readonly asComputed?: boolean;
   /** A part of the recording where the logits' device records: what becomes of them, (b · t, vocab). */
   readonly finish: (logits: Tensor) => void;
+  /** What `finish` does: those of one kind launch the same kernels. */
+  readonly kind: string;
 }
 
 /** A part of the step on one device: from what came in to what goes out. */
@@ -65,11 +67,21 @@ interface Stage {
   run(x: Tensor): Tensor;
 }
 
+/** What steps of each model were recorded: one like them needs no run of its own first. */
+const recordedBefore = new WeakMap<Transformer, Set<string>>();
+
+/** Of equal ones the kernels and their layouts are equal; null where a cache has more to upload at its first step. */
+function keyOf({ model, cache, ids, counting, extent, kind, asComputed }: RecordedStepOptions): string | null {
+  if (cache.isPadded) return null;
+  return [cache.batch, ids.numel, cache.reserve(0), model.recordedUntil(extent), counting, kind, asComputed].join();
+}
+
 /** Recording a step runs it, too. The cache has been given room; that it is longer is the caller's to say, by `accept`. */
 export function recordStep(options: RecordedStepOptions): Graph {
   const { model, cache, ids, counts, counting, finish } = options;
   const stages = joined(stagesOf(options));
-  const sequence = new Sequence();
+  const [known, key] = [recordedBefore.get(model) ?? new Set<string>(), keyOf(options)];
+  const sequence = new Sequence(key !== null && known.has(key));
   const counted = new Set<Device>();
   try {
     let came = ids;
@@ -95,13 +107,19 @@ export function recordStep(options: RecordedStepOptions): Graph {
     sequence[Symbol.dispose]();
     throw error;
   }
+  if (key !== null) recordedBefore.set(model, known.add(key));
   return sequence;
 }
 
 /** Recordings of several devices, and what happens between them. */
 class Sequence implements Graph {
+  readonly #hasRun: boolean;
   readonly #actions: (() => void)[] = [];
   readonly #owned: Disposable[] = [];
+
+  constructor(hasRun: boolean) {
+    this.#hasRun = hasRun;
+  }
 
   replay(): void {
     for (const action of this.#actions) action();
@@ -120,7 +138,7 @@ class Sequence implements Graph {
   }
 
   record(device: Device, work: () => void): void {
-    const graph = device.backend.recorder!.capture(work);
+    const graph = device.backend.recorder!.capture(work, this.#hasRun);
     this.#owned.push(graph);
     this.#actions.push(() => graph.replay());
   }

@@ -26,6 +26,8 @@ export const products = group("linear", {
     if (k !== k2) {
       fail("ShapeMismatch", `matmul: ${formatShape(a)} × ${formatShape(b)}: the inner sizes ${k} and ${k2} differ`);
     }
+    // Two matrices are what they are: views of them would take longer to make than a small product.
+    if (a.length === 2 && b.length === 2) return result(call(lhs.backend, "matmul", lhs, rhs), [m, n]);
     const batch = broadcastShapes(a.slice(0, -2), b.slice(0, -2), "matmul");
     using left = lhs.view(lhs.layout.broadcastTo([...batch, m, k]));
     using right = rhs.view(rhs.layout.broadcastTo([...batch, k, n]));

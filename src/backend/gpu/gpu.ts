@@ -309,10 +309,26 @@ export abstract class Gpu implements MemoryOps, Recordings {
     });
   }
 
-  /** Runs `run`, so that kernels are compiled and layouts uploaded, then records it. */
-  capture(run: () => void): Graph {
+  /** Runs `run`, so that kernels are compiled and layouts uploaded, then records it; see Recorder for what `hasRun`. */
+  capture(run: () => void, hasRun = false): Graph {
     if (this.#recording) fail("InvalidArgument", `${this.name}: a capture cannot be part of another`);
-    run();
+    const early = hasRun ? this.#triedToRecord(run) : null;
+    if (!early) run();
+    const graph = early ?? this.#recorded(run);
+    early?.replay();
+    return graph;
+  }
+
+  /** Null where something that an earlier run left is gone, or that was another run: one more brings it, or tells why not. */
+  #triedToRecord(run: () => void): GpuGraph | null {
+    try {
+      return this.#recorded(run);
+    } catch {
+      return null;
+    }
+  }
+
+  #recorded(run: () => void): GpuGraph {
     let handle: Handle | undefined;
     const pool = this.#allocator.intoPool(() => {
       handle = this.#record(run);

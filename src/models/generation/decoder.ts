@@ -5,7 +5,7 @@ import { fail } from "../../core/errors.ts";
 import { Layout } from "../../core/layout.ts";
 import { Tensor } from "../../ops/index.ts";
 import type { ModelCache } from "../cache.ts";
-import { Counts, recordStep } from "../recorded-step.ts";
+import { Counts, type RecordedStepOptions, recordStep } from "../recorded-step.ts";
 import type { Transformer } from "../transformer.ts";
 import { noToken } from "./row-sampler.ts";
 import { acceptTokens, chooseTokens, type Sampler } from "./sampling.ts";
@@ -66,13 +66,15 @@ class HostDecoder implements Decoder {
 /** Positions that a recording has room for beyond its first, where so many are asked for: recording takes a few steps' time. */
 const ROOM = 256;
 
+/** What becomes of a step's logits. */
+type StepEnd = Pick<RecordedStepOptions, "finish" | "kind" | "asComputed">;
+
 /** Steps of one position, recorded once for a cache's capacity and replayed for each token. */
 class Steps implements Disposable {
   readonly #options: DecoderOptions;
   /** The newest token of each sequence. */
   readonly #ids: Tensor;
-  readonly #finish: (logits: Tensor) => void;
-  readonly #asComputed: boolean;
+  readonly #end: StepEnd;
   readonly #counts: Counts;
   /** Those before the last may still be running. */
   readonly #recorded: Graph[] = [];
@@ -80,12 +82,11 @@ class Steps implements Disposable {
   #filled: number;
   #valid = 0;
 
-  constructor(options: DecoderOptions, ids: Tensor, finish: (logits: Tensor) => void, asComputed: boolean) {
+  constructor(options: DecoderOptions, ids: Tensor, end: StepEnd) {
     const { model, cache } = options;
     this.#options = options;
     this.#ids = ids;
-    this.#finish = finish;
-    this.#asComputed = asComputed;
+    this.#end = end;
     this.#filled = cache.length;
     this.#counts = new Counts(model, cache.batch, cache.length);
   }
@@ -108,8 +109,8 @@ class Steps implements Disposable {
     const extent = this.#filled + 1;
     const room = cache.reserve(extent + Math.min(left, ROOM));
     this.#valid = Math.min(room, model.recordedUntil(extent));
-    const own = { model, cache, ids: this.#ids, counts: this.#counts, extent, finish: this.#finish };
-    this.#recorded.push(recordStep({ ...own, counting: true, asComputed: this.#asComputed }));
+    const own = { model, cache, ids: this.#ids, counts: this.#counts, extent, counting: true };
+    this.#recorded.push(recordStep({ ...own, ...this.#end }));
   }
 }
 
@@ -131,7 +132,8 @@ class SteppingDecoder implements Decoder {
     this.#said = logits;
     this.#say(logits);
     this.#ids = Tensor.zeros([cache.batch], { dtype: "u32", device: model.device }).keep();
-    this.#steps = new Steps(options, this.#ids, (next) => this.#say(next), false);
+    const kind = this.#isGreedy ? "likeliest" : "logits";
+    this.#steps = new Steps(options, this.#ids, { finish: (next) => this.#say(next), kind });
   }
 
   async next(ended: readonly boolean[]): Promise<number[]> {
@@ -186,7 +188,7 @@ class DeviceDecoder implements Decoder {
     sampler.place([...samplers.keys()]);
     this.#ids = new Tensor(sampler.tokens, Layout.contiguous([cache.batch])).keep();
     const finish = (next: Tensor): void => void call(sampler, "sample", next, this.#draws);
-    this.#steps = new Steps(options, this.#ids, finish, true);
+    this.#steps = new Steps(options, this.#ids, { finish, kind: this.#draws ? "drawn" : "chosen", asComputed: true });
     call(sampler, "sample", logits, this.#draws);
     logits.dispose();
     this.#read();

@@ -126,7 +126,8 @@ class RecordedPasses implements Passes {
     using ids = this.#ids.narrow(0, 0, rows);
     const finish = (logits: Tensor): void => this.#said.sliceSet(greedy ? logits.argmax(-1) : logits, 0, 0);
     const extent = cache.length + 1;
-    return recordStep({ model, cache, ids, counts: this.#counts, counting: false, extent, finish });
+    const kind = greedy ? "likeliest" : "logits";
+    return recordStep({ model, cache, ids, counts: this.#counts, counting: false, extent, finish, kind });
   }
 
   /** Buffers that move, or rotary tables that change, make recordings worthless. */

@@ -174,6 +174,38 @@ describeDevices(
       expect(device.memory().live).toBe(start);
     });
 
+    it("of work that has run before is recorded at once, and does it once all the same", () => {
+      using x = Tensor.ones([3], { device });
+      let runs = 0;
+      const work = (): void => {
+        runs++;
+        scope(() => x.sliceSet(x.add(x).affine(1, 1), 0, 0));
+      };
+      recorderOf(device).capture(work)[Symbol.dispose]();
+      expect([runs, values(x)]).toEqual([2, [3, 3, 3]]);
+      using graph = recorderOf(device).capture(work, true);
+      expect([runs, values(x)]).toEqual([3, [7, 7, 7]]);
+      graph.replay();
+      expect(values(x)).toEqual([15, 15, 15]);
+    });
+
+    it("runs first after all where it was not what had run before", () => {
+      using x = Tensor.arange(0, 30, { device }).reshape([2, 3, 5]);
+      using y = Tensor.zeros([5, 3, 2], { device });
+      let runs = 0;
+      // Its layout is uploaded, which recorded work cannot do.
+      using graph = recorderOf(device).capture(() => {
+        runs++;
+        scope(() => y.sliceSet(x.permute([2, 1, 0]).affine(1, 1), 0, 0));
+      }, true);
+      expect(runs).toBe(3);
+      const want = scope(() => values(x.permute([2, 1, 0]).affine(1, 1).contiguous()));
+      expect(values(y)).toEqual(want);
+      scope(() => y.sliceSet(Tensor.zeros([5, 3, 2], { device }), 0, 0));
+      graph.replay();
+      expect(values(y)).toEqual(want);
+    });
+
     it("may leave a result, which it writes again and again, and which outlives it", () => {
       collect();
       const start = device.memory().live;
@@ -296,6 +328,22 @@ describeDevices(
       expect(await both(model, [prompt(5), prompt(2, 50)], { ...options, temperature: 0.9, topK: 40, seed: 3 })).toBe(
         1,
       );
+    });
+
+    it("gives the same tokens where a step like it was recorded before, and the host goes through it once", async () => {
+      using model = await loadModel(tiny("llama"), { device, dtype: "f32" });
+      const options = { maxTokens: 7, ignoreEos: true };
+      const logits = vi.spyOn(model.transformer, "logits");
+      const counts: number[] = [];
+      const texts: Run[] = [];
+      for (let i = 0; i < 2; i++) {
+        logits.mockClear();
+        texts.push(await run(model.generateBatch([prompt(9), prompt(9, 5)], options), 2));
+        counts.push(logits.mock.calls.length);
+      }
+      expect(texts[1]).toEqual(texts[0]);
+      // Of the prompt, the step that is run, and its recording.
+      expect(counts).toEqual([3, 2]);
     });
 
     it("gives the tokens of quantized weights", async () => {

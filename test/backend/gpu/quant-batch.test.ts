@@ -127,6 +127,39 @@ it.each([
   }
 });
 
+it.each([
+  ["Q4_0", 9],
+  ["Q8_0", 7],
+] as const)("%s, a norm between two layers of %i rows whose squares the first tells", (type, rows) => {
+  const gpu = device.backend as GpuBackend;
+  const [k, between, n] = [512, 768, 40];
+  const quantized = (lines: number, width: number, seed: number) =>
+    QTensor.quantize(Tensor.from(random(lines * width, seed)).reshape([lines, width]), type);
+  const [first, second] = [quantized(between, k, 7), quantized(n, between, 17)];
+  const x = given(random(rows * k, 91), [rows, k], "f16");
+  const alpha = given(
+    random(between, 5).map((value) => 3 * value),
+    [between],
+    "f16",
+  );
+  const layer = (q: QTensor, width: number, y: number, from: number, added: object, to = nowhere): void => {
+    const shape = { rows, n: q.shape[0]!, k: width };
+    const weights = { w: at(q.toDeviceSync(device).blocks), map: 0 };
+    multiplyEven(gpu, planQuantEven(shape, type, 4)!, "f16", from, weights, shape, y, { ...nothing, ...added }, to);
+  };
+  const height = Math.ceil(rows / 8) * 8;
+  const told = between / 16;
+  const all = Tensor.full([rows * between + height * (between + 2 * told)], Number.NaN, { device, dtype: "f16" });
+  const ordered = at(all) + 2 * rows * between;
+  layer(first, k, at(all), at(x), {}, { ordered, order: orderOf(type), next_alpha: at(alpha), lower: 1 / 4 });
+  const results = [{ came: { x: ordered, told, raise: 4 } }, {}].map((added) => {
+    const y = Tensor.full([rows, n], Number.NaN, { device, dtype: "f16" });
+    layer(second, between, at(y), at(all), { alpha: at(alpha), eps: 1e-5, ...added });
+    return read(y);
+  }) as [number[], number[]];
+  expect(error(...results)).toBeLessThan(bound.f16);
+});
+
 /** Through the op, which has no boxes on the simulator, and by boxes. */
 it.each([
   [11, 88, 288, false, true],

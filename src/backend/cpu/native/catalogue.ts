@@ -7,6 +7,7 @@ import { emitConvChannels } from "./kernels/conv-channels.ts";
 import { emitConvTiles } from "./kernels/conv-tile.ts";
 import { emitPackWeights } from "./kernels/conv-weights.ts";
 import { emitGates } from "./kernels/gates.ts";
+import { emitLagging } from "./kernels/lagging.ts";
 import { emitLines } from "./kernels/lines.ts";
 import { binaryOps, emitMap, type MapOp } from "./kernels/map.ts";
 import { formulas } from "./kernels/math.ts";
@@ -21,7 +22,7 @@ import { emitTurning } from "./kernels/quant-turning.ts";
 import { emitRotary } from "./kernels/rotary.ts";
 import { emitNorm, emitSoftmax, emitSumBlocks, emitSumRows, type NormKind } from "./kernels/rows.ts";
 import { emitTiles, type TileWords } from "./kernels/tile.ts";
-import { emitTurned, turnedColumns, turnedHeight, turnedRows } from "./kernels/turned.ts";
+import { emitTurned, turnedHeight, turnedRows } from "./kernels/turned.ts";
 import { emitWinograd } from "./kernels/winograd.ts";
 import { emitWinogradWeights } from "./kernels/winograd-weights.ts";
 import { type FloatType, floatTypes } from "./simd.ts";
@@ -56,10 +57,8 @@ export const kernels = {
     emit: emitConvTiles(isStreamed),
   }),
   lines: (type: FloatType) => ({ name: `lines ${type}`, emit: emitLines(type) }),
-  turned: (type: FloatType, height: number, columns: number) => ({
-    name: `turned ${type} ${height} ${columns}`,
-    emit: emitTurned(type, height, columns),
-  }),
+  turned: (type: FloatType, height: number) => ({ name: `turned ${type} ${height}`, emit: emitTurned(type, height) }),
+  lagging: { name: "lagging", emit: emitLagging },
   product: (type: ProductType, panels: Panels) => ({
     name: `product ${type} ${panels}`,
     emit: emitProduct(type, panels),
@@ -107,11 +106,13 @@ const productTypes = ({ pairs }: Isa): readonly ProductType[] => [
 const either = [false, true] as const;
 const upTo = (n: number): readonly number[] => Array.from({ length: n }, (_, i) => i);
 
+/** Images are read where they are, and columns by halves, under masks alone. */
+const maskedOnly: ReadonlySet<Kernel> = new Set([kernels.convInPlace, kernels.lagging]);
+
 /** All that an instruction set has, but those for activations of 8 bits; what is much alike is beside each other. */
 export function* everyKernel(isa: Isa): Generator<Kernel> {
   for (const kernel of Object.values(kernels)) {
-    // Images are read where they are under masks alone.
-    if (typeof kernel === "object" && (isa.masks || kernel !== kernels.convInPlace)) yield kernel;
+    if (typeof kernel === "object" && (isa.masks || !maskedOnly.has(kernel))) yield kernel;
   }
   if (isa.masks) for (const isStreamed of either) yield kernels.convTiles(isStreamed);
   const heights = new Set(upTo(turnedRows(isa)).map((rows) => turnedHeight(rows + 1)));
@@ -130,9 +131,7 @@ export function* everyKernel(isa: Isa): Generator<Kernel> {
   }
   for (const type of floatTypes) {
     yield kernels.lines(type);
-    for (const height of heights) {
-      for (const columns of turnedColumns(isa, type, height)) yield kernels.turned(type, height, columns);
-    }
+    for (const height of heights) yield kernels.turned(type, height);
     yield kernels.softmax(type);
     for (const isCentred of either) {
       for (const hasWeight of either) {

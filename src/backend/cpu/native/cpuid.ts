@@ -20,8 +20,6 @@ export interface Features {
   readonly inOrder: boolean;
   /** AMX with products of bytes. */
   readonly amx: boolean;
-  /** Bytes of the last cache. */
-  readonly cacheBytes: number;
 }
 
 type Registers = readonly [a: number, b: number, c: number, d: number];
@@ -76,19 +74,7 @@ export function queryFeatures(): Features {
     pairs: avx512 && has(a71, 5) && vendor === AMD,
     inOrder: vendor === AMD,
     amx: avx512 && has(c7, 11) && has(saved, 17, 18) && has(d7, 24, 25) && mayUseTiles(),
-    cacheBytes: largestCache((i) => query(vendor === AMD ? 0x8000001d : 4, i)),
   };
-}
-
-/** Caches are told one by one, until one has no kind: ways, partitions, bytes of a line and sets, each less one. */
-function largestCache(query: (i: number) => Registers): number {
-  let largest = 0;
-  for (let i = 0; i < 8; i++) {
-    const [kind, form, sets] = query(i);
-    if ((kind & 31) === 0) break;
-    largest = Math.max(largest, ((form >>> 22) + 1) * (((form >>> 12) & 1023) + 1) * ((form & 4095) + 1) * (sets + 1));
-  }
-  return largest;
 }
 
 /** The first four letters of the vendor's name: "Auth". */
@@ -104,7 +90,6 @@ const none: Features = {
   pairs: false,
   inOrder: false,
   amx: false,
-  cacheBytes: 0,
 };
 
 /** Linux saves tiles, which are large, for those that have asked. */

@@ -25,8 +25,6 @@ export interface Isa {
   readonly pairs: boolean;
   /** Columns are fetched as they lie in memory, which no kernel depends on. */
   readonly inOrder: boolean;
-  /** Bytes of the last cache, which no kernel depends on. */
-  readonly cacheBytes: number;
   /** A vector register. */
   v(id: number): Vec;
 }
@@ -34,9 +32,9 @@ export interface Isa {
 const registersOf = (bits: VectorBits, count: number): readonly Vec[] =>
   Array.from({ length: count }, (_, id) => new Vec(id, bits));
 
-type Options = Pick<Features, "vnni" | "vbmi2" | "amx" | "pairs" | "inOrder" | "cacheBytes">;
+type Options = Pick<Features, "vnni" | "vbmi2" | "amx" | "pairs" | "inOrder">;
 
-export function isaOf(name: IsaName, { vnni, vbmi2, amx, pairs, inOrder, cacheBytes }: Options): Isa {
+export function isaOf(name: IsaName, { vnni, vbmi2, amx, pairs, inOrder }: Options): Isa {
   if (name === "avx512") {
     const all = registersOf(512, 32);
     const v = (id: number) => all[id]!;
@@ -52,7 +50,6 @@ export function isaOf(name: IsaName, { vnni, vbmi2, amx, pairs, inOrder, cacheBy
       amx,
       pairs,
       inOrder,
-      cacheBytes,
       v,
     };
   }
@@ -70,7 +67,6 @@ export function isaOf(name: IsaName, { vnni, vbmi2, amx, pairs, inOrder, cacheBy
     amx: false,
     pairs: false,
     inOrder,
-    cacheBytes,
     v,
   };
 }

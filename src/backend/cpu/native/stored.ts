@@ -16,7 +16,7 @@ import { executable } from "./memory.ts";
 const isPacked: boolean = false;
 
 /** What no kernel depends on. */
-const unused = { inOrder: false, cacheBytes: 0 };
+const unused = { inOrder: false };
 /** What the build emits for: whatever else a processor has, it has one of these. */
 export const storedIsas: readonly Isa[] = [
   isaOf("avx2", { vnni: false, vbmi2: false, amx: false, pairs: false, ...unused }),

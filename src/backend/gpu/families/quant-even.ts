@@ -74,8 +74,8 @@ export function planQuantEven(
     const most = Math.ceil(pieces / cuts);
     const shares = Math.min(groups, Math.floor(multiprocessors / cuts));
     const dealt = Math.ceil(groups / shares) * most;
-    // x, a signal for each of its pieces, what rows are multiplied with, the largest that eight threads have seen; and places with signals.
-    const x = most * (2 * rows * PIECE + 8) + 4 * (rows + 4 * QUANT_EVEN_WARPS);
+    // x, a signal for each of its pieces, what rows are multiplied with, a number of each row from each warp; and places with signals.
+    const x = most * (2 * rows * PIECE + 8) + 8 + 4 * rows * (1 + QUANT_EVEN_WARPS);
     const fit = Math.floor((SHARED - x) / (QUANT_EVEN_PLACES * (LINES * pieceBytes + 8)) / 4) * 4;
     const warps = Math.min(fit, dealt > MANY_PIECES ? (isLifted ? QUANT_EVEN_WARPS : MANY_WARPS) : FEW_WARPS);
     const cost = dealt + (isLifted ? LIFT_COST : X_COST) * most + (cuts > 1 ? JOIN_COST + cuts : 0);
@@ -105,7 +105,7 @@ export const quantEven = [
     pattern: "quant_even_{size}_{Q}",
     over: { size: sizes, Q: evenQuants },
     apart: ["size"],
-    args: "x* w* map* bias* residual* out* parts* counters* ordered* n k batch:u32 glu:u32 cuts:u32 dtype:u32 order:u32 raw:u32",
+    args: "x* w* map* bias* residual* out* parts* counters* ordered* next_alpha* n k batch:u32 glu:u32 cuts:u32 dtype:u32 order:u32 raw:u32 told:u32 lower:f64 raise:f64 eps:f64",
     plan: "threads blocks shared_bytes",
     defines,
     launch: (s) => ({ grid: gridFor(s.blocks, s.threads), block: s.threads, shared: s.shared_bytes }),

@@ -48,8 +48,8 @@ export class GpuRecorder implements Recorder {
     return chosen("WICK_GRAPHS") ? "turned off by WICK_GRAPHS=none" : this.#gpu.context.recordingProblem;
   }
 
-  capture(run: () => void): Graph {
-    return this.#gpu.capture(run);
+  capture(run: () => void, hasRun = false): Graph {
+    return this.#gpu.capture(run, hasRun);
   }
 }
 

@@ -29,20 +29,17 @@ export function multiplyEven(
     if (!came && hasEvenOrder(k)) gpu.launch(`even_order_${dtype}`, { ...given, order: order.order, threads: k / 8 });
     else if (!came) gpu.launch(`quant_order_${dtype}`, { ...given, ...order });
     gpu.launch(kernel, {
+      ...{ x: came?.x ?? room, w, map, out, parts: room + bytes, counters: gpu.counters, n, k, batch: rows, ...to },
       ...{
-        x: came?.x ?? room,
-        w,
-        map,
-        out,
-        parts: room + bytes,
-        counters: gpu.counters,
-        n,
-        k,
-        batch: rows,
-        ordered: to.ordered,
-        order: to.order,
+        ...added,
+        dtype: quantOutput[dtype]!,
+        raw: came ? 1 : 0,
+        told: came?.told ?? 0,
+        raise: came?.raise ?? 1,
+        eps,
+        ...launch,
+        threads: launch.threads + (came?.told ? 32 : 0),
       },
-      ...{ ...added, dtype: quantOutput[dtype]!, raw: came ? 1 : 0, ...launch },
     });
   });
 }
@@ -54,14 +51,14 @@ export function evenLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const rows = numel(x.layout.shape.slice(0, -1));
   const n = w.layout.shape[0]!;
   const shape = { rows, n, k };
-  const came = p.norm ? null : orderedAs(x, shape, type, null);
+  const came = orderedAs(x, shape, type, p.norm);
   const isLifted = came !== null && dtype === "bf16";
   const plan = rows === 0 || n === 0 || k === 0 ? null : planQuantEven(shape, type, gpu.multiprocessors, isLifted);
   const halves = p.glu ? 2 : 1;
   const map = plan ? mapOf(gpu, w, plan.boxes, halves) : 0;
   if (!plan || !map) return null;
   const [glu, eps] = [p.glu ? gluNumbers[p.glu] : 0, p.norm?.eps ?? 0];
-  return filledInOrder(gpu, dtype, { rows, k: n / halves }, p.next, (out, to) =>
+  return filledInOrder(gpu, dtype, { rows, k: n / halves }, p.glu && p.next?.norm ? null : p.next, (out, to) =>
     alignedRows(gpu, x, (from) =>
       alignedRows(gpu, p.norm?.weight ?? null, (alpha) =>
         gpu.packed(p.bias, (bias) =>

@@ -104,7 +104,7 @@ export function wideLinear(gpu: Gpu, x: View, w: View, type: QuantType, p: Linea
   const n = w.layout.shape[0]!;
   if (rows === 0 || rows > QUANT_WIDE_FEW || n === 0 || k === 0 || !isWideDepth(type, k)) return null;
   const glu = p.glu ? gluNumbers[p.glu] : 0;
-  const flow = planQuantFlow({ rows, n, k }, type, gpu.multiprocessors);
+  const flow = planQuantFlow({ rows, n, k }, type, gpu.multiprocessors, p.glu !== null);
   const map = flow ? mapOf(gpu, w, flow.boxes, p.glu ? 2 : 1) : 0;
   const eps = p.norm?.eps ?? 0;
   const shape = { rows, n, k };

@@ -10,7 +10,8 @@ import { isEvenly } from "../families/quant-even.ts";
 import { orderOf, planOrder, QUANT_WIDE_CHUNK, QUANT_WIDE_FEW, takesWide } from "../families/quant-wide.ts";
 import { addressOf, at, type Gpu } from "../gpu.ts";
 
-/** Elements whose squares are told together, where a norm comes between. */
+/** Elements whose squares are told together, where a norm comes between: by quant-even, and by others. */
+const TOLD_EVEN = 16;
 const TOLD = 128;
 
 /** x in order: where it is, sums of squares that are told of each row (0: what its products are multiplied with), and the power of two that its norm's weights were divided by. */
@@ -41,7 +42,7 @@ export const nowhere: OrderedTo = { ordered: 0, order: 0, next_alpha: 0, lower: 
 
 /**
  * As Gpu.filled for rows of `k` elements that go into `next`. Of more rows than quant-even takes in f16 alone: rows of bf16 are lifted by
- * a power of two, which depends on all of a row, and only quant-even does that by itself. It does not take over a norm.
+ * a power of two, which depends on all of a row, and only quant-even does that by itself, where no norm comes between.
  */
 export function filledInOrder(
   gpu: Gpu,
@@ -52,12 +53,13 @@ export function filledInOrder(
 ): Storage {
   const isWide = rows > QUANT_BATCH_FEW && rows <= QUANT_WIDE_FEW && takesWide(dtype, gpu.context.properties.arch);
   const norm = next?.norm ?? null;
-  const isTaken = rows > QUANT_BATCH_ROWS ? dtype === "f16" : norm === null && next && isEvenly(next.type);
+  const isFew = rows <= QUANT_BATCH_ROWS;
+  const isTaken = isFew ? next && isEvenly(next.type) && (dtype === "f16" || !norm) : dtype === "f16";
   const fits = isWide && isTaken && k % QUANT_WIDE_CHUNK === 0;
   const raise = fits && norm ? raiseOf(gpu, norm.weight) : 1;
   if (!next || !fits || raise === null) return gpu.filled(dtype, rows * k, (out) => run(out, nowhere));
   const { bytes, order } = planOrder({ rows, k }, next.type, QUANT_WIDE_FEW);
-  const told = norm ? k / TOLD : 0;
+  const told = norm ? k / (isFew ? TOLD_EVEN : TOLD) : 0;
   const size = sizeOf(dtype);
   // With one number for each row, or several.
   const all = bytes + Math.max(0, told - 1) * Math.ceil(rows / 8) * 8 * 4;

@@ -8,7 +8,7 @@ import { layoutArguments } from "../frame.ts";
 import type { Isa } from "../isa.ts";
 import { type Label, type Mem, mem, r8, r9, rax, rbp, rbx, rcx, rdi, rdx, rsi, type Vec } from "../operands.ts";
 import { type FloatType, Simd, tail } from "../simd.ts";
-import { formulas } from "./math.ts";
+import { expInTwo, formulas } from "./math.ts";
 import { elementBytes } from "./pack.ts";
 
 const words = ["x", "y", "out", "mul", "add", "isStreamed"] as const;
@@ -26,6 +26,9 @@ const binary = {
 export type NativeBinaryOp = keyof typeof binary;
 export const binaryOps = Object.keys(binary) as NativeBinaryOp[];
 export const isNativeBinary = (op: BinaryOp): op is NativeBinaryOp => op in binary;
+
+/** Bytes that are fetched ahead: the next lines come sooner than the processor would fetch them. */
+const AHEAD = 128;
 
 /** How a vector is stored: the last few elements, or past the caches. */
 const LAST = 1;
@@ -123,17 +126,38 @@ export const emitMap =
     a.bind(vectors);
     a.sub(n, isa.lanes);
     a.jb(rest);
+    // The next vector is begun before this one is finished; behind the last that is this one again.
+    const isInTwo = op === "exp" && isa.masks;
+    const [next, power, nextPower] = [v(1), v(10), v(11)];
+    const begin = (value: Vec, to: Vec) => expInTwo.begin(simd, value, to, temps[0]);
+    if (isInTwo) {
+      simd.load(v(0), type, mem(x));
+      begin(v(0), power);
+    }
     a.align(32);
     const loop = a.here();
-    simd.load(v(0), type, mem(x));
+    // A formula takes longer than its element; and what goes past the caches must not be fetched into them.
+    if (!formula) for (const register of isBinary ? [x, y, out] : [x, out]) a.prefetcht0(mem(register, AHEAD));
+    if (isInTwo) {
+      a.lea(rcx, mem(x, step));
+      a.cmp(n, isa.lanes);
+      a.cmovb(rcx, x);
+      simd.load(next, type, mem(rcx));
+      begin(next, nextPower);
+    } else simd.load(v(0), type, mem(x));
     a.bind(computed);
-    compute(v(0), secondOf(mem(y)));
+    if (isInTwo) expInTwo.end(simd, v(0), power, temps);
+    else compute(v(0), secondOf(mem(y)));
     if (formula) {
       a.test(how, how);
       a.jne(otherwise);
     }
     simd.store(mem(out), type, v(0), temps[0], temps[1]);
     const stored = a.here();
+    if (isInTwo) {
+      a.vmovaps(v(0), next);
+      a.vmovaps(power, nextPower);
+    }
     advance(step);
     a.sub(n, isa.lanes);
     a.jae(loop);
@@ -145,6 +169,7 @@ export const emitMap =
     simd.prepareTail();
     a.mov(rax, rcx);
     simd.loadTail(v(0), type, mem(x));
+    if (isInTwo) begin(v(0), power);
     if (formula) {
       a.mov(how, LAST);
       a.mov(n, 0);

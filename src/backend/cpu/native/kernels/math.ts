@@ -3,7 +3,7 @@
  * where WebAssembly has fused multiply-add. Each works in place and uses the registers in `t`.
  */
 import type { UnaryOp } from "../../../backend.ts";
-import { k3, type Label, type Vec } from "../operands.ts";
+import type { Vec } from "../operands.ts";
 import type { Simd } from "../simd.ts";
 
 /** 1.5 · 2^23: adding it rounds to an integer and leaves that integer in the low mantissa bits. */
@@ -22,15 +22,19 @@ function polynomial(s: Simd, dst: Vec, x: Vec, coefficients: readonly number[]):
   for (const c of rest) s.a.vfmadd213ps(dst, x, s.constant(c));
 }
 
-/** x becomes e^r of its rest r, and t0 holds n as an integer in the low bits of the rounder, t1 n as a float. */
-function reduceAndExpand(s: Simd, x: Vec, [t0, t1, t2, t3, t4]: Temps, correction?: Vec): void {
+/** x becomes its rest r, t0 holds n as an integer in the low bits of the rounder, and t1 n as a float. */
+function reduce(s: Simd, x: Vec, t0: Vec, t1: Vec): void {
   const { a } = s;
   s.set(t0, ROUNDER);
   a.vfmadd231ps(t0, x, s.constant(LOG2_E));
   a.vsubps(t1, t0, s.constant(ROUNDER));
   a.vfmadd231ps(x, t1, s.constant(-LN2_HEAD));
   a.vfmadd231ps(x, t1, s.constant(-LN2_REST));
-  if (correction) a.vaddps(x, x, correction);
+}
+
+/** x becomes e^x for a small one. */
+function expand(s: Simd, x: Vec, [, , t2, t3, t4]: Temps): void {
+  const { a } = s;
   a.vmulps(t2, x, x);
   s.set(t4, 0.041668389);
   a.vfmadd231ps(t4, x, s.constant(0.00836874545));
@@ -43,42 +47,44 @@ function reduceAndExpand(s: Simd, x: Vec, [t0, t1, t2, t3, t4]: Temps, correctio
   a.vfmadd231ps(x, t3, t2);
 }
 
+function reduceAndExpand(s: Simd, x: Vec, t: Temps, correction?: Vec): void {
+  reduce(s, x, t[0], t[1]);
+  if (correction) s.a.vaddps(x, x, correction);
+  expand(s, x, t);
+}
+
+/** No further than where results are 0 or infinite; `t` is used. */
+function clamp(s: Simd, x: Vec, t: Vec): void {
+  s.atLeast(x, -104.5, t);
+  s.atMost(x, 89, t);
+}
+
 /** The bits of 86: up to there 2^n goes into the exponent of e^r as it is. */
 const USUAL = 0x42ac0000;
-
-/** Jumps where an element is not usual: larger in magnitude than 86, or no number. */
-function unlessUsual(s: Simd, x: Vec, t: Vec, elsewhere: Label): void {
-  const { a } = s;
-  s.and(t, x, allButSign(s));
-  if (s.isa.masks) {
-    a.vpcmpgtd(k3, t, s.constantInt(USUAL));
-    a.kortestw(k3, k3);
-  } else {
-    a.vpcmpgtd(t, t, s.constantInt(USUAL));
-    a.vptest(t, t);
-  }
-  a.jne(elsewhere);
-}
 
 /** e^x, or e^(x + correction) for a tiny one. */
 export function exp(s: Simd, x: Vec, t: Temps, correction?: Vec): void {
   const { a } = s;
   const [t0, t1] = t;
+  if (s.isa.masks) {
+    clamp(s, x, t0);
+    reduceAndExpand(s, x, t, correction);
+    a.vscalefps(x, x, t1);
+    return;
+  }
+  // Larger in magnitude, or no number.
   const [unusual, end] = [a.label(), a.label()];
-  unlessUsual(s, x, t0, unusual);
+  s.and(t0, x, allButSign(s));
+  a.vpcmpgtd(t0, t0, s.constantInt(USUAL));
+  a.vptest(t0, t0);
+  a.jne(unusual);
   reduceAndExpand(s, x, t, correction);
   a.vpslld(t0, t0, 23);
   a.vpaddd(x, x, t0);
   a.jmp(end);
   a.bind(unusual);
-  s.atLeast(x, -104.5, t0);
-  s.atMost(x, 89, t0);
+  clamp(s, x, t0);
   reduceAndExpand(s, x, t, correction);
-  if (s.isa.masks) {
-    a.vscalefps(x, x, t1);
-    a.bind(end);
-    return;
-  }
   // 2^n goes in as two factors, so that subnormal results round once.
   a.vpsubd(t0, t0, s.constantInt(0x4b400000 - 254));
   a.vpsrad(t1, t0, 1);
@@ -89,6 +95,21 @@ export function exp(s: Simd, x: Vec, t: Temps, correction?: Vec): void {
   a.vmulps(x, x, t0);
   a.bind(end);
 }
+
+/**
+ * The same in two parts, with n in between (AVX-512): each step waits for the one before, and the processor looks no further
+ * ahead than some four vectors, so that the first part of the next one has to stand before the second of this one.
+ */
+export const expInTwo = {
+  begin(s: Simd, x: Vec, n: Vec, t: Vec): void {
+    clamp(s, x, t);
+    reduce(s, x, t, n);
+  },
+  end(s: Simd, x: Vec, n: Vec, t: Temps): void {
+    expand(s, x, t);
+    s.a.vscalefps(x, x, n);
+  },
+};
 
 /** e^x for x ≤ 0 in fewer steps, within 2e-7 of itself; results below the smallest normal number are 0. */
 export function expNegative(s: Simd, x: Vec, t: Temps): void {

@@ -41,6 +41,11 @@ interface Row {
    * are the last few.
    */
   each(body: (isTail: boolean) => void): void;
+  /**
+   * Where the vector at hand is in this thread's next row, to be fetched in the longest pass: rows are about as long as a page,
+   * where the processor's own prefetching ends.
+   */
+  readonly next: Mem;
   /** The same for the results, which `body` leaves in `value`; `t` and `u` are used. */
   eachResult(body: (isTail: boolean) => void, value: Vec, t: Vec, u: Vec): void;
 }
@@ -48,6 +53,7 @@ interface Row {
 const x = r14;
 const out = r15;
 const scratch = r13;
+const nextRow = rsi;
 /** Elements before the vector at hand. */
 const at = rcx;
 
@@ -124,7 +130,13 @@ function emitRows(
     }, false);
     a.bind(end);
   };
-  row({ simd, type, v: (id) => isa.v(id), each, eachResult }, arg);
+  a.mov(nextRow, arg.cols);
+  a.lea(nextRow, mem(x, { index: nextRow, scale: es }));
+  a.lea(rax, mem(r12, 1));
+  a.cmp(rax, local.end);
+  a.cmovae(nextRow, x);
+  const next = mem(nextRow, { index: at, scale: es });
+  row({ simd, type, v: (id) => isa.v(id), each, next, eachResult }, arg);
   a.add(r12, 1);
   a.jmp(rows);
   a.bind(done);
@@ -159,7 +171,7 @@ export const emitSoftmax =
       isa,
       type,
       (row, arg) => {
-        const { simd, v, each, eachResult } = row;
+        const { simd, v, each, eachResult, next } = row;
         const es = elementBytes(type);
         const kept = type === "f32" ? rdi : scratch;
         if (type === "f32") {
@@ -186,6 +198,7 @@ export const emitSoftmax =
         for (const register of [sums, more, short]) simd.zero(register);
         a.mov(r9, RUN);
         each((isTail) => {
+          if (!isTail) a.prefetcht0(next);
           loadAt(row, value, x, isTail);
           a.vsubps(value, value, most);
           expNegative(simd, value, temps);
@@ -209,12 +222,7 @@ export const emitSoftmax =
         a.vcvtsd2ss(value.x, value.x, value.x);
         const scale = sums;
         a.vbroadcastss(scale, value.x);
-        // Rows are about as long as a page, where the processor's own prefetching ends: the next one is asked for here.
-        const nextRow = r9;
-        a.mov(nextRow, arg.cols);
-        a.lea(nextRow, mem(x, { index: nextRow, scale: es }));
         const scaled = (isTail: boolean) => {
-          if (!isTail) a.prefetcht0(mem(nextRow, { index: at, scale: es }));
           const from = mem(kept, { index: at, scale: 4 });
           if (isTail) simd.loadTail(value, "f32", from);
           else a.vmovups(value, from);
@@ -236,7 +244,7 @@ export const emitNorm =
   (type: FloatType, { isCentred, hasWeight, hasBias }: NormKind) =>
   (a: Assembler, isa: Isa): void =>
     emitRows(a, isa, type, (row, arg) => {
-      const { simd, v, each, eachResult } = row;
+      const { simd, v, each, eachResult, next } = row;
       const [value, low, high, sums, more, mean] = [v(0), v(1), v(2), v(3), v(4), v(5)];
       const [head, rest, scale, count] = [v(6), v(7), v(8), v(9)];
       const total = () => {
@@ -267,6 +275,8 @@ export const emitNorm =
       simd.zero(sums);
       simd.zero(more);
       each((isTail) => {
+        // With short vectors the sums take longer than memory.
+        if (!isTail && isa.masks) a.prefetcht0(next);
         loadAt(row, value, x, isTail);
         simd.toDoubles(value, low, high);
         if (isCentred) {

@@ -153,40 +153,6 @@ export function loadTurned(
 }
 
 /**
- * The same of eight rows, a line of 64 bytes of each: sixteen columns of eight, in the lower halves of eight registers and of
- * as many others.
- */
-export function loadTurnedEight(
-  a: Assembler,
-  isa: Isa,
-  at: (row: number, bytes: number) => Mem,
-  registers: readonly Vec[],
-  free: Vec,
-  others: readonly Vec[],
-): readonly Vec[] {
-  const exchange = new Exchange(a, isa, free);
-  // Register 4h + i: half h of rows i and 4 + i.
-  for (let r = 0; r < 4; r++) {
-    for (const h of [0, 1]) {
-      const to = registers[4 * h + r]!;
-      a.vmovups(to.y, at(r, 32 * h));
-      a.vbroadcasti64x4(to.k(UPPER), at(r + 4, 32 * h));
-    }
-  }
-  const out: Vec[] = [];
-  for (const h of [0, 1]) {
-    for (const [j, both] of exchange.four(registers.slice(4 * h, 4 * h + 4)).entries()) {
-      const second = others[4 * h + j]!;
-      // Columns j and j + 4 are in turns.
-      a.vshuff32x4(both, both, both, 0xd8);
-      a.vextractf64x4(second.y, both, 1);
-      [out[8 * h + j], out[8 * h + j + 4]] = [both.y, second.y];
-    }
-  }
-  return out;
-}
-
-/**
  * A function that turns rcx squares. Rows of the first are at rsi, rdx bytes apart, and what they become goes to rdi, r9 bytes
  * apart; the next square is r8 bytes further, and r10 where it goes. It uses all but rbx, and vectors.
  */

@@ -1,7 +1,7 @@
 /**
  * A few rows times a B whose columns lie along k, as the weights of linear layers do: a square of B, a vector of every
  * column, is turned in registers and multiplied at once, so that B is read from end to end and once. Sums are chains in
- * the order of k, as in the tile. An item is as many columns as a vector has elements, or half of them.
+ * the order of k, as in the tile. An item is as many columns as a vector has elements.
  */
 import type { Assembler } from "../assembler.ts";
 import { enter, layoutArguments } from "../frame.ts";
@@ -31,7 +31,7 @@ import {
 } from "../operands.ts";
 import { type FloatType, Simd } from "../simd.ts";
 import { elementBytes } from "./pack.ts";
-import { loadTurned, loadTurnedEight, prepareTurned } from "./square.ts";
+import { loadTurned, prepareTurned } from "./square.ts";
 import { place } from "./tile.ts";
 
 /** Most rows: their sums share the registers with the square. */
@@ -55,19 +55,12 @@ export const turnedArguments = layoutArguments(
 /** Rows of the kernel for m of them, of which the last ones are the last row again: turning takes as long as four of them. */
 export const turnedHeight = (m: number): number => (m === 1 ? 1 : m <= 4 ? 4 : 8);
 
-/**
- * Columns that an item may have: those of a vector; of one row of floats half of them, too, which come from memory: the next
- * ones are fetched into the second cache in the order in which they lie there, while these are read side by side.
- */
-export const turnedColumns = ({ masks, lanes }: Isa, type: FloatType, rows: number): readonly number[] =>
-  masks && type === "f32" && rows === 1 ? [16, 8] : [lanes];
-
 export const emitTurned =
-  (type: FloatType, rows: number, lanes: number) =>
+  (type: FloatType, rows: number) =>
   (a: Assembler, isa: Isa): void => {
     const simd = new Simd(a, isa);
     const es = elementBytes(type);
-    const isHalf = lanes < isa.lanes;
+    const { lanes } = isa;
     const steps = isa.bytes / es;
     /** Bytes of a column that are fetched ahead: what lies nearer is on its way. */
     const AHEAD = 512;
@@ -76,9 +69,8 @@ export const emitTurned =
     const bases = [rsi, rdi, r8, r9].slice(0, lanes / 4) as Gpr[];
     const [stride, three, x, x4, xRow, xThree, ahead] = [r10, r14, r13, r15, rcx, rdx, r11];
     const square = Array.from({ length: lanes }, (_, c) => isa.v(c));
-    const others = Array.from({ length: isHalf ? lanes : 0 }, (_, c) => isa.v(lanes + 1 + c));
-    const first = lanes + 1 + others.length;
-    const sums = Array.from({ length: rows }, (_, i) => (isHalf ? isa.v(first + i).y : isa.v(first + i)));
+    const first = lanes + 1;
+    const sums = Array.from({ length: rows }, (_, i) => isa.v(first + i));
     const spare = [isa.v(first + rows), isa.v(first + 1 + rows)] as const;
     const done = a.label();
     a.mov(rbx, rdi);
@@ -148,10 +140,7 @@ export const emitTurned =
     a.align(32);
     const loop = a.here();
     const at = (column: number, bytes: number) => place(bases[column >> 2]!, column % 4, stride, three, bytes);
-    const lines = isHalf
-      ? loadTurnedEight(a, isa, at, square, isa.v(lanes), others)
-      : loadTurned(a, isa, at, square, isa.v(lanes));
-    for (const [k, line] of lines.entries()) {
+    for (const [k, line] of loadTurned(a, isa, at, square, isa.v(lanes)).entries()) {
       if (type === "f32") multiply(line, k);
       else {
         split(simd, type, line, spare[1]);
@@ -182,7 +171,7 @@ export const emitTurned =
     a.bind(rest);
     a.add(rbp, steps);
     a.je(end);
-    emitLastSteps(simd, type, lanes, bases[0]!, stride, multiply, advance);
+    emitLastSteps(simd, type, lanes, bases[0]!, stride, r11, multiply, advance);
     a.bind(end);
     a.sub(x, xRow);
     a.mov(rax, arg.out);
@@ -203,7 +192,7 @@ export const emitTurned =
   };
 
 /** The rows of A as floats of 32 bits, one behind the other, at r13. */
-function emitWiden(
+export function emitWiden(
   simd: Simd,
   type: FloatType,
   rows: number,
@@ -273,23 +262,24 @@ export function split(simd: Simd, type: FloatType, pair: Vec, even: Vec): void {
   }
 }
 
-/** The last rbp steps, one line of columns at a time, which is put together below the stack. */
-function emitLastSteps(
+/** The last rbp steps, one line of columns at a time, which is put together below the stack. Uses rax and `via`. */
+export function emitLastSteps(
   simd: Simd,
   type: FloatType,
   lanes: number,
   base: Gpr,
   stride: Gpr,
+  via: Gpr,
   multiply: (line: Vec, k: number) => void,
   advance: (bytes: number, count: number) => void,
 ): void {
   const { a, isa } = simd;
   const loop = a.here();
-  a.mov(r11, base);
+  a.mov(via, base);
   for (let c = 0; c < lanes; c++) {
-    simd.loadOne(isa.v(0), type, mem(r11));
+    simd.loadOne(isa.v(0), type, mem(via));
     a.vmovss(mem(rsp, 4 * c - isa.bytes), isa.v(0).x);
-    a.add(r11, stride);
+    a.add(via, stride);
   }
   const line = lanes === 8 ? isa.v(0).y : isa.v(0);
   a.vmovups(line, mem(rsp, -isa.bytes));

@@ -9,12 +9,13 @@ import type { CpuBackend } from "../../backend.ts";
 import { recording } from "../../recording.ts";
 import { addressFor, addressInside } from "../bounds.ts";
 import { kernels } from "../catalogue.ts";
+import { LEAST_LAGGING } from "../kernels/lagging.ts";
 import { LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
 import { PAIR } from "../kernels/pairs.ts";
 import { NOTE_BYTES, type ProductType, packArguments } from "../kernels/panels.ts";
 import { MOST_COLUMNS, MOST_ROWS, MOST_WIDENED, productArguments, widenedRow } from "../kernels/product.ts";
 import { copiedRow, KC, tileShape } from "../kernels/tile.ts";
-import { turnedArguments, turnedColumns, turnedHeight, turnedRows } from "../kernels/turned.ts";
+import { turnedArguments, turnedHeight, turnedRows } from "../kernels/turned.ts";
 import { WIDENED_STEPS } from "../kernels/widening-tile.ts";
 import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
@@ -54,6 +55,8 @@ const STAGE = 16 * 2 ** 20;
 const READ_BYTES = 2 ** 20;
 /** Multiplications that are worth a chunk. */
 const CHUNK = 2 ** 18;
+/** What of its part a thread takes at once where columns come from memory. */
+const HEAD = 2 / 3;
 /** Columns of one row's product that are worth a block. */
 const LEAST_BLOCK = 512;
 
@@ -298,14 +301,18 @@ const isTurned = ({ isa }: Native, { type, m, n, k, batch, b }: Product): boolea
   turnedHeight(m) * k * 4 <= SCRATCH_BYTES;
 
 function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: number): Job {
+  const { isa } = native;
   const height = turnedHeight(m);
   const es = sizeOf(type);
-  // Half as many columns take longer to multiply than to come from the caches.
-  const possible = turnedColumns(native.isa, type, height);
-  const columns = n * k * es > native.isa.cacheBytes ? possible.at(-1)! : possible[0]!;
-  const items = Math.ceil(n / columns);
+  const isInOrder = isa.inOrder && b.col === k * es;
+  const isLagging = isInOrder && isa.masks && type === "f32" && height === 1 && k >= LEAST_LAGGING;
+  const items = Math.ceil(n / isa.lanes);
+  // What comes next is fetched within a chunk: few large ones, and where there is much to read first most of a thread's part.
+  const least = Math.max(1, Math.floor(CHUNK / (isa.lanes * k)));
+  const head = isLagging && items >= 16 * threads * least ? Math.floor((HEAD * items) / threads) : 0;
+  const chunks = threads === 1 ? 1 : (head > 0 ? 4 : 8) * threads;
   return {
-    kernel: native.kernel(kernels.turned(type, height, columns)),
+    kernel: native.kernel(isLagging ? kernels.lagging : kernels.turned(type, height)),
     args: turnedArguments.words({
       a: a.address,
       aRow: a.row,
@@ -317,11 +324,11 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: 
       m,
       n,
       k,
-      fetched: native.isa.inOrder && b.col === k * es ? columns * native.isa.bytes : 0,
+      fetched: isInOrder ? isa.lanes * isa.bytes : 0,
     }),
     total: items,
-    // What comes next is fetched within a chunk: few large ones.
-    grain: Math.max(1, Math.floor(CHUNK / (columns * k)), Math.ceil(items / (threads > 1 ? 8 * threads : 1))),
+    grain: Math.max(least, Math.ceil((items - threads * head) / chunks)),
+    head,
   };
 }
 

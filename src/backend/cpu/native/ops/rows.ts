@@ -14,6 +14,8 @@ import { STREAMED_BYTES } from "./map.ts";
 
 /** Elements of a chunk of rows. */
 const CHUNK = 16384;
+/** Chunks for each thread where there are many rows. */
+const CHUNKS = 32;
 /** Elements that are summed in one piece. */
 const BLOCK = 65536;
 /**
@@ -71,7 +73,8 @@ function normalized(
 ): Storage {
   const storage = Storage.alloc(backend, type, rows * cols);
   const out = addressFor(storage, rows * cols);
-  native.run(backend.engine.threads, {
+  const { threads } = backend.engine;
+  native.run(threads, {
     kernel: native.kernel(kernel),
     args: rowArguments.words({
       x: addressInside(x),
@@ -83,7 +86,8 @@ function normalized(
       isStreamed: Number(rows * cols * 4 >= STREAMED_BYTES && out % 64 === 0 && cols % native.isa.lanes === 0),
     }),
     total: rows,
-    grain: Math.max(1, Math.floor(CHUNK / cols)),
+    // The next row is fetched within a chunk.
+    grain: Math.max(1, Math.floor(CHUNK / cols), Math.floor(rows / (CHUNKS * threads))),
   });
   return storage;
 }
