@@ -272,8 +272,8 @@ export function planStep(
   arch: string,
 ): StepPlan {
   const items = batch * kvHeads;
-  if (hasWarpgroups(arch) && items * STEP_CLUSTER <= 2 * multiprocessors && capacity <= 2 * CLUSTER_KEYS) {
-    const blocks = items * STEP_CLUSTER;
+  const blocks = items * STEP_CLUSTER;
+  if (hasWarpgroups(arch) && blocks <= multiprocessors && capacity <= 2 * CLUSTER_KEYS) {
     const shared = clusterShared(d, capacity);
     return { kernel: "cluster", threads: 32 * CLUSTER_WAVES, blocks, splits: 1, capacity, shared };
   }

@@ -46,8 +46,8 @@ describe("a step of attention in one launch", () => {
       padding: [0, 5],
       normed: true,
     },
-    { dtype: "bf16", d: 128, heads: 7, kvHeads: 1, lengths: [490], window: 300, hasSinks: true },
-    { dtype: "f16", d: 64, heads: 2, kvHeads: 2, lengths: [300, 1], window: 19, interleaved: true },
+    { dtype: "bf16", d: 128, heads: 7, kvHeads: 1, lengths: [530], window: 300, hasSinks: true },
+    { dtype: "f16", d: 64, heads: 2, kvHeads: 1, lengths: [300, 1], window: 19, interleaved: true },
     // The newest is the first of a wave's second tile, the last of it, and in a part of its own.
     { dtype: "f16", d: 128, heads: 5, kvHeads: 5, lengths: [193] },
     { dtype: "bf16", d: 64, heads: 12, kvHeads: 3, lengths: [384, 271], normed: true },
@@ -102,7 +102,7 @@ describe("a step of attention in one launch", () => {
         [batch, heads, d],
       );
       const items = batch * kvHeads;
-      const clusters = !c.arch && 4 * items <= MULTIPROCESSORS && capacity <= 1024;
+      const clusters = !c.arch && 8 * items <= MULTIPROCESSORS && capacity <= 1024;
       // Two items with all keys on their way take more than 99 KiB.
       const fit = c.arch !== "sm_86" || d === 64;
       const kernel = items > MULTIPROCESSORS && fit ? "steps" : clusters ? "cluster" : "step";
