@@ -61,18 +61,25 @@ struct OrderedRows {
     UNROLL for (int j = 0; j < N; j++) sum = m_fma(f16_to_f32(x.v[j]), f16_to_f32(x.v[j]), sum);
     return sum;
   }
+  // Which four of 128 columns, the first or the second of a piece, this lane brings to their places, from `ordered_at` on: a byte each.
+  GPU_METHOD u32 ordered_at(u32 half) const { return order == QUANT_ORDER_ANY ? 128 * half + 4 * lane_id() : 8 * lane_id() + 4 * half; }
+  GPU_METHOD u32 sources(u32 half) const {
+    u32 from = 0;
+    UNROLL for (u32 j = 0; j < 4; j++) from |= ordered_from(ordered_at(half) + j, order) % 128 << 8 * j;
+    return from;
+  }
   // 128 columns of a row from `column` on, a multiple of 128, by 32 lanes: each has made four of them, and has their weights, and brings
   // four to their places.
-  GPU_METHOD void put128(const Vec<u16, 4>& made, const Vec<u16, 4>& by, u32 row, u32 column) const {
+  GPU_METHOD void put128(const Vec<u16, 4>& made, const Vec<u16, 4>& by, u32 row, u32 column) const { put128(made, by, row, column, sources(column / 128 % 2)); }
+  GPU_METHOD void put128(const Vec<u16, 4>& made, const Vec<u16, 4>& by, u32 row, u32 column, u32 sources) const {
     const Vec<u16, 4> x = normed(made, by);
-    const u32 half = column / 128 % 2, at = order == QUANT_ORDER_ANY ? 128 * half + 4 * lane_id() : 8 * lane_id() + 4 * half;
     Vec<u16, 4> four;
     UNROLL for (u32 j = 0; j < 4; j++) {
-      const u32 from = ordered_from(at + j, order) % 128, lane = from / 4;
+      const u32 from = sources >> 8 * j, lane = from / 4 % 32;
       const u32 first = shfl(x.v[0] | (u32)x.v[1] << 16, lane), second = shfl(x.v[2] | (u32)x.v[3] << 16, lane);
       four.v[j] = (u16)((from & 2u ? second : first) >> from % 2 * 16);
     }
-    put(place(row, column, at), four);
+    put(place(row, column, ordered_at(column / 128 % 2)), four);
     if (!alpha) {
       if (column == 0) tell(row, 0, 1);
       return;

@@ -134,6 +134,8 @@ int main(int argc, char** argv) {
   // The last three in two launches, as planRouted in src/backend/gpu/families/experts.ts has it, and projections with all weights on their way at once.
   const u32 open_bytes = 4 * (2 * (HIDDEN / 4 + 4) + HIDDEN / 16 + 128) + 6 * 16 * (HIDDEN / 256 * 144) + 4 * (16 * 12 + 48 + 12) + 4 * 64;
   const u32 down_bytes = 4 * (2 * (CHOSEN * WIDTH / 4 + 4) + 128) + CHOSEN * WIDTH / 2 + CHOSEN * 16 * (WIDTH / 256 * 144) + 4 * 16 * 8 + 4 * 64;
+  // As clusterShared in src/backend/gpu/attention-plan.ts has it.
+  const u32 cluster_bytes = 2 * (8 * (D + 32) + 2 * D) + 32 * (CLUSTER_WAVES * (D + 6) + D + 2 * STEP_CLUSTER) + 16;
   u8* packed = device<u8>(CHOSEN * WIDTH * 5 / 2);
   const auto once_bytes = [](u32 k, u32 groups, u32 warps) { return 2 * (k + 16) + k / 4 + 512 + groups * 16 * (k / 256 * 144 + 4 * ONCE_PITCH) + 4 * warps; };
   const std::vector<Step> routed{
@@ -141,6 +143,11 @@ int main(int argc, char** argv) {
          crowds = true;
          go(s, linear_once_norm_q4_k, (QKV / 16 + 2) / 3, 384, once_bytes(HIDDEN, 3, 12), x, w.qkv, alpha, nullptr, nullptr, projected, QKV, HIDDEN, 1e-6, 4, DTYPE_bf16);
          crowds = false;
+       }},
+      {"cluster", [&](cudaStream_t s, const Weights&) {
+         go(s, attention_cluster_128_bf16, KV_HEADS * STEP_CLUSTER, 32 * CLUSTER_WAVES, cluster_bytes, projected, projected + HEADS * D, projected + (HEADS + KV_HEADS) * D, cosines,
+            cosines, alpha, alpha, nullptr, lengths, nullptr, mixed, nullptr, keys, values, nullptr, nullptr, 1, HEADS, KV_HEADS, CAPACITY, QKV, QKV, QKV, KV_HEADS * CAPACITY * D,
+            CAPACITY * D, 0, 1e-6, 0.088, 0, 1, 0);
        }},
       {"o once", [&](cudaStream_t s, const Weights& w) {
          crowds = true;
@@ -180,6 +187,10 @@ int main(int argc, char** argv) {
   steps[1].run(0, sets[0]);
   CHECK(cudaDeviceSynchronize());
   printf("a step in one launch differs by %.1e, its key by %.1e\n", difference(read(mixed, HEADS * D), wanted), difference(read(keys + (length - 1) * D, D), row));
+  CHECK(cudaMemset(mixed, 0xff, HEADS * D * 2));
+  routed[1].run(0, sets[0]);
+  CHECK(cudaDeviceSynchronize());
+  printf("by clusters it differs by %.1e\n", difference(read(mixed, HEADS * D), wanted));
   for (const Step& step : steps) step.run(0, sets[0]);
   CHECK(cudaDeviceSynchronize());
   const std::vector<float> summed = read(out, HIDDEN);
@@ -208,7 +219,7 @@ int main(int argc, char** argv) {
   printf("%u keys: a layer %.2f us, without early launches %.2f us\n", length, all_us, waiting);
   for (size_t k = 0; k < steps.size(); k++)
     printf("  %-10s alone %5.2f us, gone %5.2f us\n", steps[k].name, time([&](size_t i) { return i == k; }), all_us - time([&](size_t i) { return i != k; }));
-  const Step* const as_now[6] = {&routed[0], &steps[1], &routed[1], &steps[3], &routed[2], &routed[3]};
+  const Step* const as_now[6] = {&routed[0], &routed[1], &routed[2], &steps[3], &routed[3], &routed[4]};
   const auto time_routed = [&](const std::function<bool(size_t)>& wanted) {
     return median_of_graph([&](cudaStream_t s) {
              for (u32 layer = 0; layer < LAYERS; layer++) {

@@ -52,8 +52,8 @@ export interface DecodePlan {
 }
 
 export interface StepPlan {
-  /** Blocks have several kv heads, one after the other. */
-  readonly several: boolean;
+  /** A block for each kv head or part of its keys; for several kv heads, one after the other; or a cluster of blocks for each. */
+  readonly kernel: "step" | "steps" | "cluster";
   readonly threads: number;
   readonly blocks: number;
   /** Parts that keys are cut into. */
@@ -125,17 +125,28 @@ const STEP_WAVES = 12;
 const STEPS_WAVES = 6;
 const STEPS_CROWD = 2;
 const STEPS_ITEMS = 32;
+/** Bytes of the order in which each of 32 lanes brings results, of both halves of a piece. */
+const STEP_TABLE = 256;
 export const STEP_HEADS = 8;
+/** Of clusters of blocks that share the keys of a kv head: blocks, waves of each, and keys of 16 to each wave, of which it may have twice as many. */
+const STEP_CLUSTER = 8;
+const CLUSTER_WAVES = 4;
+const CLUSTER_KEYS = 16 * STEP_CLUSTER * CLUSTER_WAVES;
 export const stepDims = [64, 128] as const;
 export type StepDim = (typeof stepDims)[number];
 
 /** Bytes of a block's queries, its new key and value, of each wave results and a pair for each head; of 16 keys and values of each wave. */
-const stepItem = (d: StepDim, waves: number, heads: number): number =>
-  2 * (STEP_HEADS * (2 * d + 32) + 2 * d) + waves * heads * 4 * (d + 2 + 2);
-const stepStage = (d: StepDim): number => STEP_WAVES * 2 * 16 * d * 2;
+const stepItem = (d: StepDim, waves: number): number =>
+  2 * (STEP_HEADS * (d + 32) + 2 * d) + waves * STEP_HEADS * 4 * (d + 2 + 2);
+const stepStage = (d: StepDim, waves = STEP_WAVES): number => waves * 2 * 16 * d * 2;
+/** The same of a block of a cluster, with its part of the results of each, and a signal. */
+const clusterShared = (d: StepDim, capacity: number): number =>
+  2 * (STEP_HEADS * (d + 32) + 2 * d) +
+  4 * STEP_HEADS * (CLUSTER_WAVES * (d + 4 + 2) + d + 2 * STEP_CLUSTER) +
+  16 +
+  (capacity > CLUSTER_KEYS ? stepStage(d, CLUSTER_WAVES) : 0);
 /** Whether there is room for the second keys and values of each wave beside those in registers: it then goes through both at once. */
-const isStaged = (arch: string): boolean =>
-  stepItem(128, STEP_WAVES, STEP_HEADS) + stepStage(128) <= sharedBudget(arch);
+const isStaged = (arch: string): boolean => stepItem(128, STEP_WAVES) + stepStage(128) <= sharedBudget(arch);
 
 /** What the kernels have of this file. */
 export const decodeDefines = (arch: string) => ({
@@ -151,7 +162,7 @@ export const prefillDefines = (arch: string) => ({
 });
 
 export const stepDefines = (arch: string) => ({
-  ...{ ...unitDefines, PAGE_SIZE, STEP_WAVES, STEPS_WAVES, STEPS_CROWD },
+  ...{ ...unitDefines, PAGE_SIZE, STEP_WAVES, STEPS_WAVES, STEPS_CROWD, STEP_CLUSTER, CLUSTER_WAVES },
   STEP_STAGED: Number(isStaged(arch)),
 });
 
@@ -251,27 +262,35 @@ export function planDecode(
   return { threads: waves * lanes, shared, crowd };
 }
 
-/** `items`: kv heads of all sequences, to each of which `heads` belong and up to `capacity` keys. */
+/** `batch` sequences with `kvHeads`, which have up to `capacity` keys each. */
 export function planStep(
   d: StepDim,
   multiprocessors: number,
-  items: number,
-  heads: number,
+  batch: number,
+  kvHeads: number,
   capacity: number,
   arch: string,
 ): StepPlan {
-  const several = items > multiprocessors;
-  const waves = several ? STEPS_WAVES : STEP_WAVES;
-  const item = stepItem(d, waves, heads);
-  if (several) {
-    const blocks = Math.min(items, Math.max(multiprocessors * STEPS_CROWD, Math.ceil(items / STEPS_ITEMS)));
-    // Of two items, and of each wave a head with its angles.
-    return { several, threads: 32 * waves, blocks, splits: 1, capacity, shared: waves * 4 * d + 2 * item };
+  const items = batch * kvHeads;
+  const blocks = items * STEP_CLUSTER;
+  if (hasWarpgroups(arch) && blocks <= multiprocessors && capacity <= 2 * CLUSTER_KEYS) {
+    const shared = clusterShared(d, capacity);
+    return { kernel: "cluster", threads: 32 * CLUSTER_WAVES, blocks, splits: 1, capacity, shared };
+  }
+  const budget = sharedBudget(arch);
+  // Of each wave a head with its angles, and keys; and two items.
+  const own = STEPS_WAVES * (4 * d + 16) + STEP_TABLE + stepStage(d, STEPS_WAVES) + 2 * stepItem(d, STEPS_WAVES);
+  if (items > multiprocessors && own <= budget) {
+    const crowd = Math.min(STEPS_CROWD, Math.floor(budget / own));
+    // All that a block has are of one kv head.
+    const together = Math.max(Math.floor((multiprocessors * crowd) / kvHeads), Math.ceil(batch / STEPS_ITEMS), 1);
+    const blocks = Math.min(items, kvHeads * together);
+    return { kernel: "steps", threads: 32 * STEPS_WAVES, blocks, splits: 1, capacity, shared: own };
   }
   // Parts of each item's keys: a block to a multiprocessor, which has keys for all its waves.
-  const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * waves)), Math.floor(multiprocessors / items)));
-  const shared = item + (capacity > 16 * waves && isStaged(arch) ? stepStage(d) : 0);
-  return { several, threads: 32 * waves, blocks: items * splits, splits, capacity, shared };
+  const splits = Math.max(1, Math.min(Math.ceil(capacity / (16 * STEP_WAVES)), Math.floor(multiprocessors / items)));
+  const shared = stepItem(d, STEP_WAVES) + (capacity > 16 * STEP_WAVES && isStaged(arch) ? stepStage(d) : 0);
+  return { kernel: "step", threads: 32 * STEP_WAVES, blocks: items * splits, splits, capacity, shared };
 }
 
 /** `rows` are those of all heads that share keys. */

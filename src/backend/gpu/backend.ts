@@ -83,7 +83,7 @@ export class GpuBackend extends Gpu implements Backend {
     const { dtype } = needs;
     const { properties, kernelsWritePinned } = this.context;
     await Promise.all([
-      this.prepare([...transformerKernels(needs), ...quantProductKernels(needs, properties.arch)]),
+      this.prepare([...transformerKernels(needs, properties.arch), ...quantProductKernels(needs, properties.arch)]),
       kernelsWritePinned ? this.prepare(["copy2d_u32"]) : undefined,
       isGemmType(dtype) ? this.prepareBlas(dtype) : undefined,
     ]);

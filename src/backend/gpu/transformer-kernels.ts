@@ -1,7 +1,14 @@
 /** The kernels that transformers run, so that they are compiled while the weights are read, or ahead of time. */
 import type { DType } from "../../core/dtype.ts";
 import type { TransformerNeeds } from "../transformers.ts";
-import { headDimFor, type MatrixUnit, type StepDim, stepDims, supportsHeadDim } from "./attention-plan.ts";
+import {
+  hasWarpgroups,
+  headDimFor,
+  type MatrixUnit,
+  type StepDim,
+  stepDims,
+  supportsHeadDim,
+} from "./attention-plan.ts";
 import { type KernelName, kernels } from "./catalogue.ts";
 import { quantName } from "./families/family.ts";
 import { fineFor, wholeQuants } from "./families/linear.ts";
@@ -121,7 +128,7 @@ function encoderKernels(needs: TransformerNeeds): KernelName[] {
 }
 
 /** What continues one text, or encodes some; those that take longest to compile first. */
-export function transformerKernels(needs: TransformerNeeds): KernelName[] {
+export function transformerKernels(needs: TransformerNeeds, arch = ""): KernelName[] {
   if (needs.encodes) return encoderKernels(needs);
   const { dtype, quantTypes, headDim, hiddenSize } = needs;
   const masked = needs.scoresAreShaped ? "_masked" : "";
@@ -136,7 +143,9 @@ export function transformerKernels(needs: TransformerNeeds): KernelName[] {
     ...(needs.attendsToLatents ? ([`attention_latent_${dtype}`, `latent_append${turn}_${dtype}`] as const) : []),
     ...heads.flatMap((d) => [`attention_decode${decoding}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
     ...(stepDims.some((d) => d === headDim) && !needs.cachesBytes && !needs.scoresAreShaped && dtype !== "f32"
-      ? ([`attention_step_${headDim as StepDim}_${dtype as "bf16" | "f16"}`] as const)
+      ? (hasWarpgroups(arch) ? (["cluster", "step"] as const) : (["step"] as const)).map(
+          (step) => `attention_${step}_${headDim as StepDim}_${dtype as "bf16" | "f16"}` as const,
+        )
       : []),
     ...weights.map((type) => `linear${fineFor(dtype)}_${type}_b1` as const),
     ...wholeQuants

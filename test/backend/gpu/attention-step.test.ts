@@ -13,7 +13,7 @@ import { result } from "../../../src/tensor/tensor.ts";
 import { deviceWith } from "../../helpers/matrix-units.ts";
 
 interface Case {
-  /** Default sm_90a; waves of one with less shared memory go through one tile at a time. */
+  /** Default sm_90a, which has clusters for few kv heads; waves of one with less shared memory go through one tile at a time. */
   readonly arch?: string;
   readonly dtype: "f16" | "bf16";
   readonly d: 64 | 128;
@@ -35,12 +35,27 @@ describe("a step of attention in one launch", () => {
   it.each<Case>([
     { dtype: "bf16", d: 128, heads: 8, kvHeads: 1, lengths: [333], normed: true },
     { dtype: "bf16", d: 128, heads: 8, kvHeads: 1, lengths: [333], normed: true, arch: "sm_86" },
+    { dtype: "f16", d: 64, heads: 3, kvHeads: 1, lengths: [320, 65], hasSinks: true },
+    {
+      dtype: "f16",
+      d: 128,
+      heads: 6,
+      kvHeads: 2,
+      lengths: [257, 17],
+      interleaved: true,
+      padding: [0, 5],
+      normed: true,
+    },
+    { dtype: "bf16", d: 128, heads: 7, kvHeads: 1, lengths: [530], window: 300, hasSinks: true },
+    { dtype: "f16", d: 64, heads: 2, kvHeads: 1, lengths: [300, 1], window: 19, interleaved: true },
     // The newest is the first of a wave's second tile, the last of it, and in a part of its own.
-    { dtype: "f16", d: 128, heads: 4, kvHeads: 1, lengths: [193] },
-    { dtype: "bf16", d: 64, heads: 8, kvHeads: 2, lengths: [384, 271], normed: true },
-    { dtype: "f16", d: 64, heads: 8, kvHeads: 1, lengths: [385], hasSinks: true },
+    { dtype: "f16", d: 128, heads: 5, kvHeads: 5, lengths: [193] },
+    { dtype: "bf16", d: 64, heads: 12, kvHeads: 3, lengths: [384, 271], normed: true },
+    { dtype: "f16", d: 64, heads: 10, kvHeads: 5, lengths: [385], hasSinks: true },
+    { dtype: "f16", d: 128, heads: 6, kvHeads: 3, lengths: [193, 40, 1], interleaved: true, normed: true },
     { dtype: "f16", d: 128, heads: 6, kvHeads: 2, lengths: [1, 17], interleaved: true, padding: [0, 5] },
     { dtype: "f16", d: 128, heads: 7, kvHeads: 1, lengths: [790], hasSinks: true, normed: true },
+    { dtype: "f16", d: 128, heads: 7, kvHeads: 1, lengths: [1090], hasSinks: true, normed: true },
     { dtype: "f16", d: 128, heads: 2, kvHeads: 2, lengths: [40, 64], window: 19, hasSinks: true },
     { dtype: "bf16", d: 64, heads: 8, kvHeads: 2, lengths: [333, 1], normed: true },
     { dtype: "f16", d: 64, heads: 6, kvHeads: 1, lengths: [700], interleaved: true, window: 300, padding: [5] },
@@ -83,7 +98,9 @@ describe("a step of attention in one launch", () => {
         }),
         [batch, heads, d],
       );
-      const kernel = batch * kvHeads > MULTIPROCESSORS ? "steps" : "step";
+      const items = batch * kvHeads;
+      const clusters = !c.arch && 8 * items <= MULTIPROCESSORS && capacity <= 1024;
+      const kernel = items > MULTIPROCESSORS ? "steps" : clusters ? "cluster" : "step";
       expect(launch.mock.calls.map(([name]) => name)).toEqual([`attention_${kernel}_${d}_${dtype}`]);
       const tolerance = { f16: 2e-3, bf16: 2e-2 }[dtype];
       const near = (x: Tensor, want: Tensor): void => {

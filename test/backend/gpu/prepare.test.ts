@@ -184,7 +184,7 @@ describe("Kernels of a transformer", () => {
     const weights = { quantTypes, storedTypes: ["f32" as const], normsAreShifted: false, hasPlainMatrices: !quantized };
     const needs = needsOf(model.config, weights, "bf16");
     const { arch } = (model.device.backend as GpuBackend).context.properties;
-    const prepared = [...transformerKernels(needs), ...quantProductKernels(needs, arch)];
+    const prepared = [...transformerKernels(needs, arch), ...quantProductKernels(needs, arch)];
     const held = new Set(programsOf(prepared).flatMap(({ kernels }) => kernels.map(({ name }) => name)));
     expect([...needed].filter((name) => !held.has(name))).toEqual([]);
   });

@@ -70,7 +70,7 @@ export const attention = [
   family({
     file: "attention_step",
     pattern: "attention_{step}_{D}_{T}",
-    over: { step: ["step", "steps"], D: stepDims.map((d): `${StepDim}` => `${d}`), T: ["bf16", "f16"] },
+    over: { step: ["step", "steps", "cluster"], D: stepDims.map((d): `${StepDim}` => `${d}`), T: ["bf16", "f16"] },
     apart: ["step", "D"],
     args: "q* k* v* cos* sin* q_norm* k_norm* sinks* lengths* padding* out* ordered* k_cache* v_cache* scratch* counters* batch heads kv_heads capacity q_row k_row v_row cache_b cache_h window eps:f64 scale:f64 interleaved:u32 splits:u32 order:u32",
     plan: "threads blocks shared_bytes",

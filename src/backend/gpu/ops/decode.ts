@@ -132,7 +132,7 @@ function stepPlan(
     [v.q, v.k, v.v, v.cos, v.sin, 2 * v.q_row, 2 * v.k_row, 2 * v.v_row].every(isVector);
   if (!fits || !d) return null;
   const { arch } = gpu.context.properties;
-  const plan = planStep(d, gpu.multiprocessors, v.batch * v.kv_heads, v.heads / v.kv_heads, capacity, arch);
+  const plan = planStep(d, gpu.multiprocessors, v.batch, v.kv_heads, capacity, arch);
   return plan.shared <= sharedBudget(arch) ? plan : null;
 }
 
@@ -141,7 +141,7 @@ function stepAtOnce(
   dtype: DType,
   p: CachedAttentionParams,
   appended: ReturnType<typeof appendValues>,
-  { several, capacity, splits, threads, blocks, shared }: StepPlan,
+  { kernel, capacity, splits, threads, blocks, shared }: StepPlan,
 ): Storage {
   const { batch, heads, d } = appended;
   const values = Object.assign(appended, {
@@ -152,7 +152,8 @@ function stepAtOnce(
   // What is read before its turn.
   for (const view of [p.cos, p.sin, p.norms?.q, p.norms?.k, p.padding]) if (view) gpu.fenceWeights(view.storage);
   // Of few rows in bf16 a kernel between is faster than blocks of the product that lift all of it.
-  const brings = splits === 1 && d === ORDERED_DIM && !p.next?.norm && (several || dtype === "f16");
+  const mayBring = kernel === "steps" || (kernel === "step" && splits === 1 && dtype === "f16");
+  const brings = mayBring && d === ORDERED_DIM && !p.next?.norm;
   const next = brings ? p.next : null;
   return filledInOrder(gpu, dtype, { rows: batch, k: heads * d }, next, (out, to) =>
     gpu.temporary(4 * scratchFloats(batch * heads, splits, d), (scratch) => {
@@ -160,7 +161,7 @@ function stepAtOnce(
       values.ordered = to.ordered;
       values.order = to.order;
       values.scratch = scratch;
-      gpu.launch(`attention_${several ? "steps" : "step"}_${d as StepDim}_${dtype as "bf16" | "f16"}`, values);
+      gpu.launch(`attention_${kernel}_${d as StepDim}_${dtype as "bf16" | "f16"}`, values);
     }),
   );
 }
