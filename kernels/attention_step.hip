@@ -10,11 +10,12 @@
 // attention_cluster_<D>_T: the same of few kv heads with few keys, where the device has clusters.
 //
 // Launch: STEP_WAVES waves to a block, batch · kv_heads · splits blocks; STEPS_WAVES waves to each of `blocks` blocks of attention_steps,
-// which have at most 32 kv heads each; CLUSTER_WAVES waves to each of STEP_CLUSTER blocks of a kv head of attention_cluster. A wave takes 16 keys at a time straight into the registers that products read: nobody else
-// needs them. Its first ones and angles are on their way before the kernel that makes q, k and v has ended, and those of the next
-// kv head before the last one's are joined; the new key comes from shared memory, where attention_step has a wave's second ones, too, and
-// goes through both at once. Parts, scratch and counters as in
-// attention_decode.hip, but a part is for STEP_WAVES · 16 keys, and up to twice as many are one: to join parts takes as long.
+// a multiple of kv_heads, which have one kv head of at most 32 sequences each; CLUSTER_WAVES waves to each of STEP_CLUSTER blocks of a kv
+// head of attention_cluster. A wave takes 16 keys straight into the registers that products read, as nobody else needs them, and 16 more by
+// way of shared memory, where the new key comes from, too: attention_steps always, attention_step where keys are many at first. Its first
+// ones and angles are on their way before the kernel that makes q, k and v has ended, and those of the next kv head before the last one's
+// are joined. Parts, scratch and counters as in attention_decode.hip, but a part is for STEP_WAVES · 16 keys, and up to twice as many are
+// one: to join parts takes as long.
 // Traffic: the cache once.
 #include "attention-parts.h"
 #include "gpu/cluster.h"
