@@ -1,6 +1,7 @@
 // One row of x through the experts that a router's scores choose, in two launches: kernels/quant-routed.hip.
 #ifndef WICK_QUANT_ROUTED_H
 #define WICK_QUANT_ROUTED_H
+#include "gate.h"
 #include "quant-whole.h"
 #include "row.h"
 
@@ -45,7 +46,7 @@ struct Choice {
     const f32 most = shfl(score, 0), power = mine ? m_exp(score - most) : 0.0f;
     f32 sum = power;
     UNROLL for (u32 mask = 16; mask; mask /= 2) sum += shfl_xor(sum, mask);
-    if (mine) mix()[lane_id()] = power / sum;
+    if (mine) mix()[lane_id()] = power * inverse(sum);
   }
 };
 
@@ -82,6 +83,13 @@ template <class Q> struct RoutedOpen : WholeRows<Q> {
     }
     if (!early) large = Base::round_row(rows, squares, k, x, alpha, dtype);
     if (warp == 0) chosen.weigh();
+    // While weights are on their way.
+    f32 factor = 1;
+    if (alpha && tid_x() < columns) {
+      f32 square = 0;
+      for (u32 i = 0; i < warps; i++) square += squares[i];
+      factor = rms_factor(square, k, large ? 0.0f : eps);
+    }
     Base::arrived(signals + own);
     f32 acc[2] = {};
     const typename Base::Pair lines{weights, row_bytes};
@@ -93,18 +101,11 @@ template <class Q> struct RoutedOpen : WholeRows<Q> {
     Unit::finish(acc);
     if (lane % 4 == 0) UNROLL for (int e = 0; e < 2; e++) totals[16 * warp + 8 * e + lane / 4] = acc[e];
     barrier();
-    const Outputs<16, 1> outputs(2 * width, nullptr, nullptr, out, 1, glu, dtype, Share{0, 1, 0});
     if (tid_x() < columns) {
       const u32 column = tid_x();
       f32 both[2] = {};
       for (u32 p = 0; p < splits; p++) UNROLL for (int e = 0; e < 2; e++) both[e] += totals[16 * (column / 8 * splits + p) + 8 * e + column % 8];
-      f32 factor = 1;
-      if (alpha) {
-        f32 square = 0;
-        for (u32 i = 0; i < warps; i++) square += squares[i];
-        factor = rms_factor(square, k, large ? 0.0f : eps);
-      }
-      values[column] = outputs.gated(both[0] * factor, both[1] * factor) * chosen.mix()[slot];
+      values[column] = gated_shortly(glu, both[0] * factor, both[1] * factor) * chosen.mix()[slot];
     }
     barrier();
     if (warp) return;
