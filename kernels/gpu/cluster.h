@@ -3,6 +3,7 @@
 #ifndef WICK_GPU_CLUSTER_H
 #define WICK_GPU_CLUSTER_H
 #include "gpu/memory.h"
+#include "gpu/threads.h"
 
 // KERNEL_CLUSTER is KERNEL_EARLY of clusters of `size` blocks that follow each other.
 #if GPU_NVIDIA && __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ >= 12
