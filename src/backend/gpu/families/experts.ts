@@ -260,7 +260,7 @@ export const experts = [
     args: "x* w* alpha* scores* out* width k eps:f64 per_slot:u32 slots:u32 experts:u32 glu:u32 splits:u32 early:u32 dtype:u32",
     plan: "threads shared_bytes",
     defines: { ...wholeDefines, ROUTED_OPEN_WARPS, ROUTED_DOWN_WARPS, ROUTED_SLOTS, ROUTED_AHEAD },
-    launch,
+    launch: (s) => ({ ...launch(s), crowds: true }),
   }),
   family({
     file: "quant-routed",
