@@ -142,12 +142,14 @@ export class Scheduler {
     if (!this.#budget.failed(failed!.tokens)) {
       for (const { task } of failed!.parts) this.end(task, { reason: error, atOnce: false });
     }
-    for (const task of this.#running) {
+    for (const task of [...this.#running]) {
       const { pageSize } = this.#runner;
       const broken = task.pages.findIndex(({ filled }) => filled < pageSize);
       if (broken >= 0) task.computed = Math.min(task.computed, broken * pageSize + task.pages[broken]!.filled);
       task.skipped = Math.min(task.skipped, task.computed);
-      this.#open(task);
+      // Where its last token lies in a page of another by now, it needs one of its own to compute what comes behind.
+      if (task.computed >= task.tokens.length) this.#putBack(task);
+      else this.#open(task);
     }
   }
 

@@ -91,6 +91,23 @@ const clients = fc.array(
   { minLength: 1, maxLength: 14 },
 );
 
+const plain = { maxTokens: undefined, ignoreEos: false, constraint: null, goes: null, pause: 0 } as const;
+const [alike, other] = [
+  { ...plain, prefix: 0, shared: 5, own: [4], seed: 1 },
+  { ...plain, prefix: 0, shared: 0, own: [4], seed: 0 },
+];
+type Setting = "pageSize" | "positions" | "slots" | "ahead" | "stepTokens" | "turnsAt" | "memory" | "failing";
+/** Two say the same, and a step of the second fails whose last page is the first's already. */
+const lostBehindAnother: [Client[], Record<Setting, number>] = [
+  [
+    { ...alike, arrives: 0 },
+    { ...alike, arrives: 1 },
+    { ...other, arrives: 0 },
+    { ...other, arrives: 1 },
+  ],
+  { pageSize: 1, positions: 64, slots: 2, ahead: 2, stepTokens: 1, turnsAt: 30, memory: 5, failing: 7 },
+];
+
 const requestOf = (client: Client): EngineRequest => ({
   prompt: [...count(client.shared, 10 + client.prefix), ...client.own],
   maxTokens: client.maxTokens,
@@ -152,7 +169,7 @@ describe("An engine", () => {
           expect(runner.disposed).toBe(true);
         },
       ),
-      { numRuns: 150 },
+      { numRuns: 150, examples: [lostBehindAnother] },
     );
   });
 
