@@ -57,6 +57,17 @@ static __global__ void copy_vectors(const uint4* a, uint4* b, size_t n) {
   for (int j = 0; j < 4; j++) if (i + j * 256 < n) b[i + j * 256] = x[j];
 }
 
+// With the leave to begin before the kernel before it ends.
+template <class K, class... A> static void early(cudaStream_t stream, K kernel, u32 grid, u32 threads, u32 bytes, A... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(grid), config.blockDim = dim3(threads), config.dynamicSmemBytes = bytes, config.stream = stream;
+  cudaLaunchAttribute leave{};
+  leave.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  leave.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &leave, config.numAttrs = 1;
+  CHECK(cudaLaunchKernelEx(&config, kernel, args...));
+}
+
 // Microseconds.
 static float median(const std::function<void()>& sample, int count = 15) {
   cudaEvent_t a, b;

@@ -25,15 +25,5 @@ static CUtensorMap map_of(const u8* w, size_t n, size_t pieces, u32 piece, u32 h
   }
   return map;
 }
-// With the leave to begin before the kernel before it ends.
-template <class K, class... A> static void early(cudaStream_t stream, K kernel, u32 grid, u32 threads, u32 bytes, A... args) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(grid), config.blockDim = dim3(threads), config.dynamicSmemBytes = bytes, config.stream = stream;
-  cudaLaunchAttribute leave{};
-  leave.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  leave.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &leave, config.numAttrs = 1;
-  CHECK(cudaLaunchKernelEx(&config, kernel, args...));
-}
 
 #endif

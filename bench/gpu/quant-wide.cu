@@ -26,17 +26,6 @@ static __global__ void compare(const bf16* y, const f32* w, const bf16* x, size_
   atomicAdd(sums + 1, sum * sum);
 }
 
-// With the leave to begin before the kernel before it ends.
-template <class K, class... A> static void early(cudaStream_t stream, K kernel, u32 grid, u32 threads, u32 bytes, A... args) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(grid), config.blockDim = dim3(threads), config.dynamicSmemBytes = bytes, config.stream = stream;
-  cudaLaunchAttribute leave{};
-  leave.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  leave.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &leave, config.numAttrs = 1;
-  CHECK(cudaLaunchKernelEx(&config, kernel, args...));
-}
-
 int main() {
   cublasHandle_t blas;
   cublasCreate(&blas);
