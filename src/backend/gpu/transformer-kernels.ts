@@ -12,7 +12,7 @@ import {
 import { type KernelName, kernels } from "./catalogue.ts";
 import { quantName } from "./families/family.ts";
 import { fineFor, wholeQuants } from "./families/linear.ts";
-import { evenQuants } from "./families/quant-even.ts";
+import { evenKinds, evenQuants } from "./families/quant-even.ts";
 import { flowQuants } from "./families/quant-flow.ts";
 import { isTiled } from "./families/quant-tiles.ts";
 import { takesWide } from "./families/quant-wide.ts";
@@ -49,7 +49,9 @@ export function quantProductKernels({ dtype, quantTypes }: TransformerNeeds, arc
       ...(["_32", "_64"] as const).flatMap((size) => weights.map((type) => `quant_wide${size}_${type}` as const)),
       ...weights.map((type) => (isTiled(type) ? (`quant_tiles_${type}` as const) : (`quant_wide_${type}` as const))),
       ...weights.map((type) => `quant_batch_${type}` as const),
-      ...evenQuants.filter((type) => weights.includes(type)).map((type) => `quant_even_16_${type}` as const),
+      ...evenQuants
+        .filter((type) => weights.includes(type))
+        .flatMap((type) => evenKinds(dtype).map((kind) => `quant_even_${kind}_16_${type}` as const)),
       ...(["128", "256", "pair"] as const).flatMap((form) =>
         (["32", "64"] as const).flatMap((size) =>
           flowQuants

@@ -1,5 +1,5 @@
 // Linear layers of up to 64 rows with quantized weights, as the simulator plays Hopper's, against sums of dequantized weights.
-import { expect, it } from "vitest";
+import { expect, it, vi } from "vitest";
 import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { planQuantBatch } from "../../../src/backend/gpu/families/quant-batch.ts";
 import { planQuantEven } from "../../../src/backend/gpu/families/quant-even.ts";
@@ -158,6 +158,53 @@ it.each([
     return read(y);
   }) as [number[], number[]];
   expect(error(...results)).toBeLessThan(bound.f16);
+});
+
+/** Kernels that know what comes behind a product do what the one does that does not, bit by bit: of few multiprocessors a block has many groups, of many several have one. */
+it.each([
+  ["plain", "Q4_0", 16, 2],
+  ["plain", "Q8_0", 7, 3],
+  ["gate", "Q4_0", 13, 3],
+  ["gate", "Q8_0", 8, 2],
+  ["add", "Q4_0", 16, 3],
+  ["add", "Q4_0", 11, 80],
+  ["add", "Q8_0", 5, 2],
+] as const)("%s products of %s by %i rows, on %i multiprocessors, are those of any", (kind, type, rows, blocks) => {
+  const gpu = device.backend as GpuBackend;
+  // So long that on many multiprocessors blocks share it.
+  const [n, k] = [768, blocks > 48 ? 6656 : 512];
+  const columns = kind === "gate" ? n / 2 : n;
+  const q = QTensor.quantize(Tensor.from(random(n * k, 3)).reshape([n, k]), type).toDeviceSync(device);
+  const [x, residual, alpha] = [
+    given(random(rows * k, 5), [rows, k], "f16"),
+    given(random(rows * columns, 9), [rows, columns], "f16"),
+    given(random(columns, 6), [columns], "f16"),
+  ];
+  const height = Math.ceil(rows / 8) * 8;
+  const size = rows * columns + height * (columns + columns / 8);
+  const plan = planQuantEven({ rows, n, k }, type, blocks)!;
+  expect(plan.launch.cuts > 1).toBe(blocks > 48);
+  const run = (named: (name: string) => string) => {
+    const names: string[] = [];
+    const { launch } = gpu;
+    const spied = vi.spyOn(gpu, "launch").mockImplementation((name, values) => {
+      names.push(name);
+      launch.call(gpu, named(name) as never, values as never);
+    });
+    const y = Tensor.full([size], 0, { device, dtype: "f16" });
+    const ordered = at(y) + 2 * rows * columns;
+    const tells = kind === "add" ? { next_alpha: at(alpha), lower: 0.5 } : {};
+    const to = kind === "plain" ? nowhere : { ...nowhere, ordered, order: orderOf(type), ...tells };
+    const added = { residual: kind === "add" ? at(residual) : 0, glu: kind === "gate" ? gluNumbers.silu : 0 };
+    const weights = { w: at(q.blocks), map: 0 };
+    multiplyEven(gpu, plan, "f16", at(x), weights, { rows, n, k }, at(y), { ...nothing, ...added }, to);
+    spied.mockRestore();
+    return { name: names.at(-1), bits: read(y) };
+  };
+  const [known, any] = [run((name) => name), run((name) => name.replace(`_${kind}_`, "_any_"))];
+  expect(known.name).toBe(`quant_even_${kind}_${plan.name}`);
+  expect(known.bits).toEqual(any.bits);
+  expect(known.bits.some((value) => value !== 0 && Number.isFinite(value))).toBe(true);
 });
 
 /** Through the op, which has no boxes on the simulator, and by boxes. */

@@ -1,4 +1,5 @@
 /** Linear layers of up to 16 rows of halves with quantized weights whose rows are whole pieces of 256, as decoding several texts at once has them. */
+import type { DType } from "../../../core/dtype.ts";
 import { type QuantType, quantTypes } from "../../../core/quant-types.ts";
 import { MAX_COUNTERS, sharedBudget } from "../attention-plan.ts";
 import { family, gridFor } from "./family.ts";
@@ -8,6 +9,11 @@ import { streamDefines } from "./quantized.ts";
 
 /** Rows of x. */
 const sizes = ["8", "16"] as const;
+/** What comes behind the product, where a kernel knows it when it is compiled (kernels/quant-even.hip). */
+const kinds = ["any", "plain", "gate", "add"] as const;
+export type EvenKind = (typeof kinds)[number];
+/** Those for rows of a dtype. */
+export const evenKinds = (dtype: DType): readonly EvenKind[] => (dtype === "f16" ? kinds : ["any"]);
 /** Rows of weights that a warp takes at a time, by pieces of so many weights. */
 const LINES = 16;
 const PIECE = 256;
@@ -38,7 +44,8 @@ export const evenQuants = Object.values(evenly);
 export const isEvenly = (type: QuantType): type is Evenly => type in evenly;
 
 export interface QuantEvenPlan {
-  readonly kernel: `quant_even_${(typeof sizes)[number]}_${(typeof evenly)[Evenly]}`;
+  /** What follows the kind in the name of its kernel. */
+  readonly name: `${(typeof sizes)[number]}_${(typeof evenly)[Evenly]}`;
   readonly order: QuantOrderPlan;
   /** Floats of memory for what blocks that share groups of rows add up. */
   readonly scratch: number;
@@ -83,7 +90,7 @@ export function planQuantEven(
     least = cost;
     const shared = x + warps * QUANT_EVEN_PLACES * (LINES * pieceBytes + 8);
     best = {
-      kernel: `quant_even_${size}_${evenly[type]}`,
+      name: `${size}_${evenly[type]}`,
       order: planOrder(shape, type, rows),
       scratch: cuts === 1 ? 0 : cuts * groups * LINES * rows,
       boxes: { pieces, pieceBytes, lines: LINES },
@@ -102,9 +109,9 @@ const defines = {
 export const quantEven = [
   family({
     file: "quant-even",
-    pattern: "quant_even_{size}_{Q}",
-    over: { size: sizes, Q: evenQuants },
-    apart: ["size"],
+    pattern: "quant_even_{kind}_{size}_{Q}",
+    over: { kind: kinds, size: sizes, Q: evenQuants },
+    apart: ["kind", "size"],
     args: "x* w* map* bias* residual* out* parts* counters* ordered* next_alpha* n k batch:u32 glu:u32 cuts:u32 dtype:u32 order:u32 raw:u32 told:u32 lower:f64 raise:f64 eps:f64",
     plan: "threads blocks shared_bytes",
     defines,
