@@ -41,7 +41,7 @@ struct Weights {
   bf16* router;
 };
 static Weights sets[SETS];
-static bf16 *alpha, *x, *middle, *projected, *turned, *mixed, *keys, *values, *cosines, *scores, *opened;
+static bf16 *alpha, *x, *middle, *projected, *turned, *mixed, *keys, *values, *cosines, *scores, *gates_out;
 static f32 *mix, *scratch;
 static u32 *ids, *counters;
 static i64* lengths;
@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
   alpha = floats_of(HIDDEN, 1, 1.0f), x = floats_of(HIDDEN, 2, 1.0f), middle = floats_of(HIDDEN, 3, 1.0f), projected = floats_of(QKV, 4, 1.0f);
   turned = floats_of(HEADS * D, 7, 1), mixed = floats_of(HEADS * D, 8, 1);
   keys = floats_of(KV_HEADS * CAPACITY * D, 9, 1), values = floats_of(KV_HEADS * CAPACITY * D, 10, 1), cosines = floats_of(CAPACITY * D, 11, 1);
-  scores = floats_of(EXPERTS, 12, 1), opened = floats_of(CHOSEN * WIDTH, 13, 1);
+  scores = floats_of(EXPERTS, 12, 1), gates_out = floats_of(CHOSEN * WIDTH, 13, 1);
   mix = device<f32>(CHOSEN), scratch = device<f32>(HEADS * 66 * (D + 2)), ids = device<u32>(CHOSEN), counters = device<u32>(4096);
   CHECK(cudaMemset(counters, 0, 4096 * 4));
   CHECK(cudaMemset(ids, 0, CHOSEN * 4));
@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
   tell("qkv", q), tell("o", o), tell("up", up), tell("down", sum);
   const u32 splits = std::min(CAPACITY / 64, 66u);
 
-  const u32 parts = (CAPACITY + 16 * STEP_WAVES - 1) / (16 * STEP_WAVES), step_bytes = 2 * StepPlan<D>::SHARED + STEP_WAVES * (HEADS / KV_HEADS) * 4 * (D + 4) + STEP_STAGED * STEP_WAVES * 64 * D;
+  const u32 parts = (CAPACITY + 16 * STEP_WAVES - 1) / (16 * STEP_WAVES), step_bytes = 2 * StepPlan<D>::SHARED + STEP_WAVES * 4 * StepPlan<D>::LEFT + STEP_STAGED * STEP_WAVES * 64 * D;
   // What the kernel of a step does in one launch, in two.
   const std::vector<Step> apart{
       {"rope", [&](cudaStream_t s, const Weights&) {
@@ -123,11 +123,11 @@ int main(int argc, char** argv) {
        }},
       {"topk", [&](cudaStream_t s, const Weights&) { go(s, topk_bf16, 1, 256, 0, scores, mix, ids, 1, EXPERTS, CHOSEN, 1); }},
       {"up", [&](cudaStream_t s, const Weights& w) {
-         go(s, expert_linear_q4_k, up.blocks * CHOSEN, up.threads, up.bytes, middle, w.up, alpha, ids, nullptr, opened, 2 * WIDTH, HIDDEN, 1e-6, up.blocks, CHOSEN, EXPERTS,
+         go(s, expert_linear_q4_k, up.blocks * CHOSEN, up.threads, up.bytes, middle, w.up, alpha, ids, nullptr, gates_out, 2 * WIDTH, HIDDEN, 1e-6, up.blocks, CHOSEN, EXPERTS,
             GLU_silu, up.splits, 0, HIDDEN, DTYPE_bf16, error_word);
        }},
       {"down+mix", [&](cudaStream_t s, const Weights& w) {
-         go(s, expert_sum_q4_k, sum.blocks, sum.threads, sum.bytes, opened, w.down, ids, mix, middle, out, HIDDEN, WIDTH, sum.blocks, CHOSEN, EXPERTS,
+         go(s, expert_sum_q4_k, sum.blocks, sum.threads, sum.bytes, gates_out, w.down, ids, mix, middle, out, HIDDEN, WIDTH, sum.blocks, CHOSEN, EXPERTS,
             sum.splits, 1, 8192, DTYPE_bf16, DTYPE_f32, error_word);
        }},
   };

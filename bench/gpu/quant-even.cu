@@ -1,6 +1,6 @@
 // Linear layers of 5 to 16 rows with weights of Q8_0 or Q4_0 by boxes (quant-even) on a Hopper card: times by warps, cuts and shares, the best
 // first, of x that lies in order, that blocks lift, and behind the kernel that brings it into order; and errors. At last a layer after another
-// as an 8B Llama has them, each with weights of its own.
+// as an 8B Llama has them, each with weights of its own. In bf16: step.cu has layers in f16.
 //
 //   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-even quant-blocks linear quant-matvec) -DTYPE=q4_0 -DGPU_ONLY -DGPU_ONLY_q4_0 -DGPU_ONLY_f32 -DGPU_ONLY_bf16 bench/gpu/quant-even.cu -o quant-even
 //
@@ -50,14 +50,14 @@ static void go(cudaStream_t stream, const Shape& s, const Plan& p, const u8* w, 
   const u32 height = rows > 8 ? 16 : 8;
   if (p.way >= BEHIND)
     early(stream, even_order_bf16, height, (u32)s.k / 8, 0, (const bf16*)x, (const bf16*)(p.way == NORMED ? alpha : nullptr), (void*)ordered, rows, (u32)s.k, order_of, 1e-5);
-  early(stream, rows > 8 ? JOIN(quant_even_16_, TYPE, ) : JOIN(quant_even_8_, TYPE, ), p.shares * p.cuts, p.warps * 32, p.bytes, (const void*)(p.way == LIFTED ? bits : ordered), w, map, (const void*)nullptr,
+  early(stream, rows > 8 ? JOIN(quant_even_any_16_, TYPE, ) : JOIN(quant_even_any_8_, TYPE, ), p.shares * p.cuts, p.warps * 32, p.bytes, (const void*)(p.way == LIFTED ? bits : ordered), w, map, (const void*)nullptr,
         residual, (void*)y, parts, counters, (u16*)nullptr, (const u16*)nullptr, s.n, s.k, rows, glu ? (u32)GLU_silu : 0u, p.cuts, (u32)DTYPE_bf16, 0u, (u32)(p.way == LIFTED), 0u, 1.0, 1.0, 0.0);
 }
 
 int main() {
   int sms;
   CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
-  for (const auto kernel : {JOIN(quant_even_16_, TYPE, ), JOIN(quant_even_8_, TYPE, )}) CHECK(cudaFuncSetAttribute((const void*)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 226 * 1024));
+  for (const auto kernel : {JOIN(quant_even_any_16_, TYPE, ), JOIN(quant_even_any_8_, TYPE, )}) CHECK(cudaFuncSetAttribute((const void*)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 226 * 1024));
   double* sums = device<double>(2);
   counters = device<u32>(65536), parts = device<f32>((size_t)16 * 16 * 28672);
   CHECK(cudaMemset(counters, 0, 65536 * 4));
