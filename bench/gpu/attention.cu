@@ -1,5 +1,5 @@
 // Fused attention on an NVIDIA GPU: checked against a plain f32 kernel, then timed at the shapes of interest.
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention attention_decode attention_capped) bench/gpu/attention.cu -o attention && ./attention
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention attention_decode attention_capped) bench/gpu/attention.cu -o attention && ./attention
 // On Hopper sm_90 in place of sm_90a has prefill by mma.sync, as the cards before it.
 // With -DPREFILL_TIMES only bf16 prefill is built and timed, in a fifth of the time.
 // TFLOP/s count 4·B·H·tq·tk·D, half of it when causal; TB/s count keys and values once.

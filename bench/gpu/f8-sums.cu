@@ -1,6 +1,6 @@
 // What Hopper's f8 products lose in their sums, beside the same values multiplied as halves: relative errors against f64, by
 // how many products the unit adds up before they join a sum in f32.
-//   nvcc -arch=sm_90a -O2 -std=c++17 bench/gpu/f8-sums.cu -o f8-sums
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O2 -std=c++17 bench/gpu/f8-sums.cu -o f8-sums
 #include <cmath>
 #include <cstdint>
 #include <cstdio>

@@ -1,5 +1,5 @@
 // Latent attention on an NVIDIA GPU: checked against a plain f32 kernel, then timed at DeepSeek's shapes.
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention_latent quant-matvec) bench/gpu/latent.cu -o latent && ./latent
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention_latent quant-matvec) bench/gpu/latent.cu -o latent && ./latent
 // TB/s count the cache once.
 #define GPU_ONLY
 #define GPU_ONLY_bf16

@@ -1,7 +1,7 @@
 // What kernels that do next to nothing cost behind each other in a graph, a barrier across the device within one, and how fast bulk
 // copies stream by the size of each. CUDA only.
 //
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec) bench/gpu/launches.cu -o launches
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec) bench/gpu/launches.cu -o launches
 #include "bench.h"
 
 constexpr u32 THREADS = 512;

@@ -1,7 +1,7 @@
 // The four products of a Llama's layer with quantized weights, decoding one text or eight, as a recorded step runs them: how long all
 // take behind each other, and each by itself.
 //
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec) -DTYPE=q4_k -DGPU_ONLY -DGPU_ONLY_q4_k bench/gpu/layer.cu -o layer
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec) -DTYPE=q4_k -DGPU_ONLY -DGPU_ONLY_q4_k bench/gpu/layer.cu -o layer
 //
 // Weights are rotated through as many layers as models have, so that the cache serves none of them.
 #include "bench.h"

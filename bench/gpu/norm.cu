@@ -1,5 +1,5 @@
 // RMS norms of few rows as a recorded step has them: µs for each of 65 that follow each other, by threads to a row.
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec norm) bench/gpu/norm.cu -o norm
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec norm) bench/gpu/norm.cu -o norm
 #define GPU_ONLY
 #define GPU_ONLY_bf16
 #include "bench.h"

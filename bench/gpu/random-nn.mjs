@@ -3,6 +3,7 @@
 // Exits 1 on a difference, with the seed that gives the case again.
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
+import { draws } from "./draws.mjs";
 import { checkCase, drawCase, sizes } from "./nn-cases.mjs";
 
 const args = process.argv.slice(2);
@@ -18,19 +19,6 @@ const cpu = Device.from("cpu");
 const first = Number(option("--seed", 1));
 const runs = Number(option("--runs", 200));
 const deadline = performance.now() + 1000 * Number(option("--seconds", 60));
-
-/** A case depends on its seed alone, so that it can be run by itself. */
-function draws(seed) {
-  let state = (seed * 2654435761) | 0;
-  const next = () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let x = Math.imul(state ^ (state >>> 15), state | 1);
-    x ^= x + Math.imul(x ^ (x >>> 7), x | 61);
-    return ((x ^ (x >>> 14)) >>> 0) / 2 ** 32;
-  };
-  const int = (least, most) => least + Math.floor(next() * (most - least + 1));
-  return { int, pick: (list) => list[int(0, list.length - 1)] };
-}
 
 let failures = 0;
 let done = 0;

@@ -1,5 +1,5 @@
 // Choosing tokens on an NVIDIA GPU: checked against the CPU, then timed beside one read of the logits.
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a sample quant-matvec) bench/gpu/sample.cu -o sample && ./sample
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a sample quant-matvec) bench/gpu/sample.cu -o sample && ./sample
 #define GPU_ONLY
 #define GPU_ONLY_bytes
 #include "sample.hip"

@@ -5,7 +5,7 @@
 // that turns heads and one that attends. Shape: an 8B Llama's.
 //   step bSEQUENCES… KEYS…      (b16 b64 129 160 192)
 //
-//   nvcc -arch=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec decode attention_decode attention_step quant-even quant-wide) bench/gpu/step.cu -o step
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec decode attention_decode attention_step quant-even quant-wide) bench/gpu/step.cu -o step
 //
 // nvrtc, which models' kernels are compiled with, has longer addresses of shared memory: -Xcicc --sharedmem32=0 gives its code.
 #define GPU_ONLY
