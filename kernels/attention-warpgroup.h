@@ -57,8 +57,10 @@ template <class T, int Count, int D, int Threads, bool InRuns> struct Slab {
 
 // GROUPS warpgroups, KEYS keys per tile, STAGES tiles each of keys and values in shared memory, then the words of two meetings and
 // the place of the block's queries, for which there is no register while it runs.
-template <class T_, int D_, Kind Which, int Groups, int Keys, int Stages> struct WarpgroupPrefill {
+// SideBySide: sequences are those of a batch, and none lie one behind the other.
+template <class T_, int D_, Kind Which, int Groups, int Keys, int Stages, bool SideBySide = false> struct WarpgroupPrefill {
   typedef T_ T;
+  static constexpr bool SIDE_BY_SIDE = SideBySide;
   static constexpr int D = D_, GROUPS = Groups, KEYS = Keys, STAGES = Stages, THREADS = GROUPS * 128, ROWS = GROUPS * 64;
   static constexpr bool MASKED = Which == SHAPED, IS_CAPPED = Which == CAPPED;
   typedef Slab<T, ROWS, D, THREADS, false> Queries;
@@ -337,18 +339,22 @@ template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const Pr
     meeting_open(freed, P::THREADS / 32);
   }
   u32 met = 0;
+  if (P::SIDE_BY_SIDE) barrier();
   NO_UNROLL for (u32 item = bid_x(); item < blocks_of_head<P::ROWS>(a) * a.heads * (a.offsets ? 1 : a.batch); item += gdim_x()) {
-    if (tid_x() < 32) {
-      Place place;
-      if (a.offsets) place = place_in_rows<P::ROWS>(a, item);
-      else place = place_in_batch<P>(a, item);
-      if (tid_x() == 0) *kept = place;
-    }
-    barrier();
-    const Place place = *kept;
-    if (place.row0 >= place.tq) {
+    Place place;
+    if constexpr (P::SIDE_BY_SIDE) place = place_in_batch<P>(a, item);
+    else {
+      if (tid_x() < 32) {
+        if (a.offsets) place = place_in_rows<P::ROWS>(a, item);
+        else place = place_in_batch<P>(a, item);
+        if (tid_x() == 0) *kept = place;
+      }
       barrier();
-      continue;
+      place = *kept;
+      if (place.row0 >= place.tq) {
+        barrier();
+        continue;
+      }
     }
     const u32 row0 = place.row0;
     const Sight sight = sight_of(a, place.length, place.tq);
@@ -363,8 +369,8 @@ template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const Pr
       attend_warpgroup(flash, stages, shared + group * 64 * 64, keys, values, first, end, landed, freed, met, kept);
       met += (end - first + P::KEYS - 1) / P::KEYS;
     }
-    const Place done = *kept;
-    flash.finish(done.head);
+    if constexpr (!P::SIDE_BY_SIDE) place = *kept;
+    flash.finish(place.head);
     // Each warp's results pass through the place of its queries.
     const u32 warp_row = tid_x() / 32 * 16;
     UNROLL for (int e = 0; e < P::D / 2; e += 2) {
@@ -375,8 +381,8 @@ template <class P> GPU_FN void prefill_warpgroup(typename P::T* shared, const Pr
       *(Vec<T, 2>*)(shared + P::Queries::place(warp_row + lane_id() / 4 + r * 8, e / 4) + lane_id() % 4 * 2) = y;
     }
     wave_sync();
-    T* out = done.results(a) + warp_row * a.out_t;
-    const u32 left = done.tq - done.row0, pieces = a.dv / 8, rows = left < warp_row ? 0 : left - warp_row < 16 ? left - warp_row : 16;
+    T* out = place.results(a) + warp_row * a.out_t;
+    const u32 left = place.tq - place.row0, pieces = a.dv / 8, rows = left < warp_row ? 0 : left - warp_row < 16 ? left - warp_row : 16;
     const bool wide = aligned_to(a.out, 16);
     for (u32 i = lane_id(); i < rows * pieces; i += 32) {
       const u32 row = i / pieces, piece = i % pieces;

@@ -166,12 +166,16 @@ export const stepDefines = (arch: string) => ({
   STEP_STAGED: Number(isStaged(arch)),
 });
 
-/** Of kernels that only warpgroups have, and those without a mask. */
-export const cappedDefines = (arch: string) => ({
+/** Of kernels that only warpgroups have, and those without a mask, for some sizes of heads. */
+export const warpgroupPrefillDefines = (dims: readonly WarpgroupDim[]) => (arch: string) => ({
   ...unitDefines,
   PAGE_SIZE,
   GPU_SHARED_KB: sharedBudget(arch) / 1024,
-  ...Object.fromEntries(Object.entries(warpgroupDefines).filter(([name]) => !name.includes("MASKED"))),
+  ...Object.fromEntries(
+    Object.entries(warpgroupDefines).filter(
+      ([name]) => !name.includes("MASKED") && dims.some((d) => name.endsWith(`_${d}`)),
+    ),
+  ),
 });
 
 export const splitDefines = (arch: string) => ({
@@ -228,6 +232,11 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
 
 /** Bytes of what a block of warpgroups keeps beside its tiles: the words of two meetings and the place of its queries. */
 const WARPGROUP_WORDS = 40;
+
+/** Heads for which there is a kernel of batches side by side alone, which has registers to spare (kernels/attention_batch.hip). */
+export const batchDims = [64, 96, 128] as const;
+export type BatchDim = (typeof batchDims)[number];
+export const isBatchDim = (d: number): d is BatchDim => batchDims.some((dim) => dim === d);
 
 /** A prefill of halves by warpgroups: queries, tiles of keys and values in rows of 64 halves, and what is kept beside them. */
 export function planWarpgroups(d: WarpgroupDim, masked: boolean): PrefillPlan {

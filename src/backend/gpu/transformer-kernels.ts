@@ -4,6 +4,7 @@ import type { TransformerNeeds } from "../transformers.ts";
 import {
   hasWarpgroups,
   headDimFor,
+  isBatchDim,
   type MatrixUnit,
   type StepDim,
   stepDims,
@@ -144,6 +145,13 @@ export function transformerKernels(needs: TransformerNeeds, arch = ""): KernelNa
   return existing([
     ...(needs.attendsToLatents ? ([`attention_latent_${dtype}`, `latent_append${turn}_${dtype}`] as const) : []),
     ...heads.flatMap((d) => [`attention_decode${decoding}_${d}_${dtype}`, `attention${masked}_${d}_${dtype}`] as const),
+    ...heads
+      .filter(isBatchDim)
+      .flatMap((d) =>
+        hasWarpgroups(arch) && dtype !== "f32" && !needs.scoresAreShaped
+          ? [`attention_batch_${d}_${dtype}` as const]
+          : [],
+      ),
     ...(stepDims.some((d) => d === headDim) && !needs.cachesBytes && !needs.scoresAreShaped && dtype !== "f32"
       ? (hasWarpgroups(arch) ? (["cluster", "step"] as const) : (["step"] as const)).map(
           (step) => `attention_${step}_${headDim as StepDim}_${dtype as "bf16" | "f16"}` as const,

@@ -6,6 +6,7 @@ import {
   decodeBlocks,
   headDimFor,
   headDims,
+  isBatchDim,
   type MatrixUnit,
   matrixUnit,
   planDecode,
@@ -326,7 +327,9 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
   };
   const capped =
     kind === "prefill" && unit === "wgmma" && dim !== 32 && inputs.mask === null && c.softcap !== undefined;
-  const infix = capped ? "_capped" : masked ? "_masked" : "";
+  const simple = !masked && !c.sinks && !c.paged && !c.ends;
+  const batched = kind === "prefill" && unit === "wgmma" && isBatchDim(dim) && simple;
+  const infix = capped ? "_capped" : batched ? "_batch" : masked ? "_masked" : "";
   // The first and the last are not read, but where other rows may be before the first.
   const before = c.paged ? 3 : 0;
   const inner = c.ends?.slice(0, -1).map((end) => end + before) ?? [];
@@ -352,7 +355,8 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
           : planPrefill(unit, dtype, dim, simulated);
       const grid = prefillBlocks(c.ends?.length ?? b, hq, tq, rows, c.ends !== undefined);
       const args = [...operands, pointer(offsets), ...sizes, ...strides];
-      run(capped ? "attention_capped" : "attention", `attention${infix}_${dim}_${dtype}`, grid, threads, shared, args);
+      const file = capped ? "attention_capped" : batched ? "attention_batch" : "attention";
+      run(file, `attention${infix}_${dim}_${dtype}`, grid, threads, shared, args);
     } else {
       const { threads, shared } = planDecode(unit === "wgmma" ? "mma" : unit, dtype, dim, simulated);
       const rows = b * hq * tq;

@@ -2,7 +2,8 @@
 
 import { PAGE_SIZE } from "../../paged-attention.ts";
 import {
-  cappedDefines,
+  type BatchDim,
+  batchDims,
   decodeBlocks,
   decodeDefines,
   type HeadDim,
@@ -14,6 +15,7 @@ import {
   splitDefines,
   stepDefines,
   stepDims,
+  warpgroupPrefillDefines,
 } from "../attention-plan.ts";
 import { planDefines } from "../paged-plan.ts";
 import { blocks, family, perThread, quantFloats } from "./family.ts";
@@ -30,6 +32,13 @@ const prefill = {
   defines: prefillDefines,
 } as const;
 
+const prefillLaunch = (
+  s: Record<"batch" | "heads" | "tq" | "rows" | "offsets" | "threads" | "shared_bytes", number>,
+) => ({
+  ...blocks(prefillBlocks(s.batch, s.heads, s.tq, s.rows, s.offsets !== 0), 1, s.threads),
+  shared: s.shared_bytes,
+});
+
 export const attention = [
   family({
     ...prefill,
@@ -37,22 +46,25 @@ export const attention = [
     pattern: "attention{mask}_{D}_{T}",
     over,
     apart: ["mask", "D"],
-    launch: (s) => ({
-      ...blocks(prefillBlocks(s.batch, s.heads, s.tq, s.rows, s.offsets !== 0), 1, s.threads),
-      shared: s.shared_bytes,
-    }),
+    launch: prefillLaunch,
   }),
   family({
     ...prefill,
     file: "attention_capped",
-    defines: cappedDefines,
+    defines: warpgroupPrefillDefines([64, 96, 128, 256]),
     pattern: "attention_capped_{D}_{T}",
     over: { D: ["64", "96", "128", "256"], T: ["bf16", "f16"] },
     apart: ["D"],
-    launch: (s) => ({
-      ...blocks(prefillBlocks(s.batch, s.heads, s.tq, s.rows, s.offsets !== 0), 1, s.threads),
-      shared: s.shared_bytes,
-    }),
+    launch: prefillLaunch,
+  }),
+  family({
+    ...prefill,
+    file: "attention_batch",
+    defines: warpgroupPrefillDefines(batchDims),
+    pattern: "attention_batch_{D}_{T}",
+    over: { D: batchDims.map((d): `${BatchDim}` => `${d}`), T: ["bf16", "f16"] },
+    apart: ["D"],
+    launch: prefillLaunch,
   }),
   family({
     file: "attention_decode",

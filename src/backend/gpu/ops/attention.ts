@@ -9,6 +9,7 @@ import {
   decodeBlocks,
   hasWarpgroups,
   headDimFor,
+  isBatchDim,
   planDecode,
   planPrefill,
   planSplit,
@@ -190,6 +191,8 @@ export function prefill(gpu: Gpu, p: Problem, out: number): void {
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
   if (capped) gpu.launch(`attention_capped_${dim}_${dtype}`, values);
+  else if (grouped && variant === "" && isBatchDim(dim) && !p.offsets && !p.tables && !p.sinks)
+    gpu.launch(`attention_batch_${dim}_${dtype}`, values);
   else gpu.launch(`attention${variant}_${dim}_${dtype}`, values);
 }
 
