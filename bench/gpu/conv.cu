@@ -1,7 +1,7 @@
 // The parts of a convolution of halves on an NVIDIA card: bringing the image into order, the weights, and the product by each size of
 // block. conv.mjs has whole convolutions beside PyTorch's.
 //
-//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels -Ibench/gpu $(node scripts/kernels/defines.mjs sm_90a conv-product conv linear quant-matvec) -DGPU_ONLY -DGPU_ONLY_f16 bench/gpu/conv.cu -o conv
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels -Ibench/gpu $(node scripts/kernels/defines.mjs sm_90a conv-product conv linear) -DGPU_ONLY -DGPU_ONLY_f16 bench/gpu/conv.cu -o conv
 #include "bench.h"
 #include "conv-product.hip"
 #include "conv.hip"

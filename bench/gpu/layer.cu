@@ -4,7 +4,7 @@
 //   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec) -DTYPE=q4_k -DGPU_ONLY -DGPU_ONLY_q4_k bench/gpu/layer.cu -o layer
 //
 // Weights are rotated through as many layers as models have, so that the cache serves none of them.
-#include "bench.h"
+#include "tile-plan.h"
 #include "quant-matvec.hip"
 
 #define JOIN_(a, b, c) a##b##c

@@ -6,7 +6,7 @@
 //   … -DSWEEP tries launches and kernels other than those that ship, of weights that are not quantized
 //
 // A shape's time is that of one launch among many over different weights, so that the cache serves none of them.
-#include "bench.h"
+#include "tile-plan.h"
 #include "linear.hip"
 #if defined(CUBLAS)
 #include "gemm.hip"

@@ -7,7 +7,7 @@
 #define GPU_ONLY_q4_k
 #define GPU_ONLY_bf16
 #define GPU_ONLY_i64
-#include "bench.h"
+#include "tile-plan.h"
 #include "quant-matvec.hip"
 #include "linear.hip"
 #include "decode.hip"
