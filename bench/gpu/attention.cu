@@ -1,5 +1,5 @@
 // Fused attention on an NVIDIA GPU: checked against a plain f32 kernel, then timed at the shapes of interest.
-//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention attention_decode attention_capped) bench/gpu/attention.cu -o attention && ./attention
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a attention attention_decode attention_capped attention_batch) bench/gpu/attention.cu -o attention && ./attention
 // On Hopper sm_90 in place of sm_90a has prefill by mma.sync, as the cards before it.
 // With -DPREFILL_TIMES only bf16 prefill is built and timed, in a fifth of the time.
 // TFLOP/s count 4·B·H·tq·tk·D, half of it when causal; TB/s count keys and values once.
@@ -21,6 +21,7 @@
 
 #include "attention.hip"
 #include "attention_capped.hip"
+#include "attention_batch.hip"
 #ifndef PREFILL_TIMES
 #include "attention_decode.hip"
 #endif
@@ -189,8 +190,9 @@ template <class T> struct Kernels;
     return bytes ? BY_HEAD_DIM(attention_decode_f8, T) : masked ? BY_HEAD_DIM(attention_decode_masked, T) : BY_HEAD_DIM(attention_decode, T); \
   }
 #endif
-#define KERNELS(T, CAPPED_OF) \
+#define KERNELS(T, CAPPED_OF, BATCH_OF) \
   template <> struct Kernels<T> { \
+    static const void* batch(int D) { return BATCH_OF(T); } \
     static const void* prefill(int D, Kind kind) { \
       return kind == CAPPED ? CAPPED_OF(T) : kind == SHAPED ? BY_HEAD_DIM(attention_masked, T) : BY_HEAD_DIM(attention, T); \
     } \
@@ -198,11 +200,12 @@ template <class T> struct Kernels;
   };
 using namespace gpu;
 #define CAPPED_HALVES(T) (const void*)(D == 64 ? attention_capped_64_##T : D == 96 ? attention_capped_96_##T : D == 128 ? attention_capped_128_##T : attention_capped_256_##T)
-#define CAPPED_FLOATS(T) nullptr
-KERNELS(bf16, CAPPED_HALVES)
+#define BATCH_HALVES(T) (const void*)(D == 64 ? attention_batch_64_##T : D == 96 ? attention_batch_96_##T : D == 128 ? attention_batch_128_##T : nullptr)
+#define NO_FLOATS(T) nullptr
+KERNELS(bf16, CAPPED_HALVES, BATCH_HALVES)
 #ifndef PREFILL_TIMES
-KERNELS(f16, CAPPED_HALVES)
-KERNELS(f32, CAPPED_FLOATS)
+KERNELS(f16, CAPPED_HALVES, BATCH_HALVES)
+KERNELS(f32, NO_FLOATS, NO_FLOATS)
 #endif
 
 // The bounds of the device's code tell what it was compiled for.
@@ -286,7 +289,8 @@ template <class T> struct Run {
   }
   void prefill() {
     const int D = head_dim(p.d);
-    const void* kernel = Kernels<T>::prefill(D, kind());
+    const bool simple = has_warpgroups() && kind() == PLAIN && !p.offsets && !p.sinks && Kernels<T>::batch(D);
+    const void* kernel = simple ? Kernels<T>::batch(D) : Kernels<T>::prefill(D, kind());
     if (has_warpgroups() && sizeof(T) == 2 && D > 32) prefill(kernel, plan_warpgroups(D, kind() == SHAPED));
     else prefill(kernel, plan_prefill(sizeof(T), D, sizeof(T) == 2 && D > 32 && D <= 128 && !masked() ? 64 : 32, sizeof(T) == 2 && D <= 64, budget));
   }
@@ -484,6 +488,7 @@ int main() {
   time_variant("mma, 64 keys", (const void*)variant_128_64, plan_prefill(2, 128, 64, false, budget), d128);
   time_variant("mma, 64 keys, 256 threads", (const void*)variant_128_64_256, plan_prefill(2, 128, 64, false, budget, 256), d128);
   if (has_warpgroups()) {
+    time_variant("that may have pages", Kernels<bf16>::prefill(128, PLAIN), plan_warpgroups(128, false), d128);
     time_variant("2 warpgroups, 128 keys, 2 deep", (const void*)warpgroups_128_2_stages, plan_warpgroups(2, 128, 128, 2), d128);
     time_variant("3 warpgroups, 64 keys, 3 deep", (const void*)warpgroups_128_64_keys, plan_warpgroups(3, 128, 64, 3), d128);
   }
@@ -491,6 +496,7 @@ int main() {
   time_variant("mma, 64 keys", (const void*)variant_64_64_kept, plan_prefill(2, 64, 64, true, budget), d64);
   time_variant("mma, 64 keys, 256 threads", (const void*)variant_64_64_256, plan_prefill(2, 64, 64, true, budget, 256), d64);
   if (has_warpgroups()) {
+    time_variant("that may have pages", Kernels<bf16>::prefill(64, PLAIN), plan_warpgroups(64, false), d64);
     time_variant("3 warpgroups, 128 keys, 3 deep", (const void*)warpgroups_64_3_stages, plan_warpgroups(3, 64, 128, 3), d64);
     time_variant("2 warpgroups, 128 keys, 3 deep", (const void*)warpgroups_64_2_groups, plan_warpgroups(2, 64, 128, 3), d64);
   }
