@@ -5,7 +5,7 @@
 //
 // Most layers of a model in f16 have a kernel that knows what comes behind the product: nothing (plain), a gate by SiLU before a product with
 // weights of the same type (gate), a residual and a norm before such a product (add). `any` is for all else. With fewer cases the compiler
-// makes a quarter of the code, and loops that hold less.
+// makes a third to a half of the code, and loops that hold less.
 #include "quant-even.h"
 namespace gpu {
 

@@ -2,7 +2,7 @@
 // kernels, and that kernel by itself; then with other numbers of warps and blocks for its products. Shape: Qwen3-30B-A3B in Q4_K.
 //   mixture [KEYS]
 //
-//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec quant-once quant-routed linear decode attention_decode attention_step experts) bench/gpu/mixture.cu -o mixture
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a quant-matvec quant-once quant-routed linear decode attention_decode attention_step attention_cluster experts) bench/gpu/mixture.cu -o mixture
 #define GPU_ONLY
 #define GPU_ONLY_q4_k
 #define GPU_ONLY_bf16
@@ -13,6 +13,7 @@
 #include "decode.hip"
 #include "attention_decode.hip"
 #include "attention_step.hip"
+#include "attention_cluster.hip"
 #include "experts.hip"
 #include "quant-once.hip"
 #include "quant-routed.hip"

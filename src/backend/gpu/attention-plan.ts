@@ -162,9 +162,10 @@ export const prefillDefines = (arch: string) => ({
 });
 
 export const stepDefines = (arch: string) => ({
-  ...{ ...unitDefines, PAGE_SIZE, STEP_WAVES, STEPS_WAVES, STEPS_CROWD, STEP_CLUSTER, CLUSTER_WAVES },
+  ...{ ...unitDefines, PAGE_SIZE, STEP_WAVES, STEPS_WAVES, STEPS_CROWD },
   STEP_STAGED: Number(isStaged(arch)),
 });
+export const clusterDefines = { ...unitDefines, PAGE_SIZE, STEP_CLUSTER, CLUSTER_WAVES };
 
 /** Of kernels that only warpgroups have, and those without a mask, for some sizes of heads. */
 export const warpgroupPrefillDefines = (dims: readonly WarpgroupDim[]) => (arch: string) => ({

@@ -4,6 +4,7 @@ import { PAGE_SIZE } from "../../paged-attention.ts";
 import {
   type BatchDim,
   batchDims,
+  clusterDefines,
   decodeBlocks,
   decodeDefines,
   type HeadDim,
@@ -36,6 +37,16 @@ const prefillLaunch = (
   s: Record<"batch" | "heads" | "tq" | "rows" | "offsets" | "threads" | "shared_bytes", number>,
 ) => ({
   ...blocks(prefillBlocks(s.batch, s.heads, s.tq, s.rows, s.offsets !== 0), 1, s.threads),
+  shared: s.shared_bytes,
+});
+
+const step = {
+  args: "q* k* v* cos* sin* q_norm* k_norm* sinks* lengths* padding* out* ordered* k_cache* v_cache* scratch* counters* batch heads kv_heads capacity q_row k_row v_row cache_b cache_h window eps:f64 scale:f64 interleaved:u32 splits:u32 order:u32",
+  plan: "threads blocks shared_bytes",
+} as const;
+const stepOver = { D: stepDims.map((d): `${StepDim}` => `${d}`), T: ["bf16", "f16"] } as const;
+const stepLaunch = (s: Record<"blocks" | "threads" | "shared_bytes", number>) => ({
+  ...blocks(s.blocks, 1, s.threads),
   shared: s.shared_bytes,
 });
 
@@ -80,14 +91,22 @@ export const attention = [
     }),
   }),
   family({
+    ...step,
     file: "attention_step",
     pattern: "attention_{step}_{D}_{T}",
-    over: { step: ["step", "steps", "cluster"], D: stepDims.map((d): `${StepDim}` => `${d}`), T: ["bf16", "f16"] },
+    over: { step: ["step", "steps"], ...stepOver },
     apart: ["step", "D"],
-    args: "q* k* v* cos* sin* q_norm* k_norm* sinks* lengths* padding* out* ordered* k_cache* v_cache* scratch* counters* batch heads kv_heads capacity q_row k_row v_row cache_b cache_h window eps:f64 scale:f64 interleaved:u32 splits:u32 order:u32",
-    plan: "threads blocks shared_bytes",
     defines: (arch) => ({ ...stepDefines(arch), ...xOrders }),
-    launch: (s) => ({ ...blocks(s.blocks, 1, s.threads), shared: s.shared_bytes }),
+    launch: stepLaunch,
+  }),
+  family({
+    ...step,
+    file: "attention_cluster",
+    pattern: "attention_cluster_{D}_{T}",
+    over: stepOver,
+    apart: ["D"],
+    defines: { ...clusterDefines, ...xOrders },
+    launch: stepLaunch,
   }),
   family({
     file: "attention_split",

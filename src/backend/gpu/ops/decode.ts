@@ -161,7 +161,9 @@ function stepAtOnce(
       values.ordered = to.ordered;
       values.order = to.order;
       values.scratch = scratch;
-      gpu.launch(`attention_${kernel}_${d as StepDim}_${dtype as "bf16" | "f16"}`, values);
+      const form = `${d as StepDim}_${dtype as "bf16" | "f16"}` as const;
+      if (kernel === "cluster") gpu.launch(`attention_cluster_${form}`, values);
+      else gpu.launch(`attention_${kernel}_${form}`, values);
     }),
   );
 }
