@@ -21,8 +21,9 @@ template <> struct HasLongExponent<bf16> { static constexpr bool value = true; }
 // Keys that a lane has of each 32: their mask is one load of 16 bytes.
 constexpr int RUN = 8;
 
-// COUNT rows in shared memory as products read them: columns by the 64, those of all rows, then the next 64.
-template <class T, int Count, int D, int Threads, bool InRuns> struct Slab {
+// COUNT rows in shared memory as products read them: columns by the 64, those of all rows, then the next 64. InPieces: all of them lie
+// in memory so that 16 bytes of each can be copied at once.
+template <class T, int Count, int D, int Threads, bool InRuns, bool InPieces> struct Slab {
   static constexpr int CHUNK = Count * 64, CHUNKS = (D + 63) / 64, SIZE = CHUNKS * CHUNK;
   // Rows of CHUNKS · 8 pieces, of which heads of 96 have 12, by a power of two of the threads.
   static constexpr int ACROSS = CHUNKS * 8, COPIERS = Threads < 256 ? 128 : 256, DOWN = COPIERS / ACROSS, SENT = Count / DOWN;
@@ -36,7 +37,7 @@ template <class T, int Count, int D, int Threads, bool InRuns> struct Slab {
   GPU_FN void fetch(T* shared, const Rows<T>& from, i32 first, i32 end) {
     const u32 r = tid_x() / ACROSS, p = tid_x() % ACROSS;
     const bool wanted = (Threads == COPIERS || tid_x() < COPIERS) && p * 8 < D;
-    if (!from.vectors) {
+    if (!InPieces && !from.vectors) {
       NO_UNROLL for (u32 i = r; wanted && i < Count; i += DOWN)
         *(Piece*)(shared + place(position(i), p)) = from.tile(first + (i32)i, end).load(first + (i32)i, p, end);
       return;
@@ -57,14 +58,14 @@ template <class T, int Count, int D, int Threads, bool InRuns> struct Slab {
 
 // GROUPS warpgroups, KEYS keys per tile, STAGES tiles each of keys and values in shared memory, then the words of two meetings and
 // the place of the block's queries, for which there is no register while it runs.
-// SideBySide: sequences are those of a batch, and none lie one behind the other.
+// SideBySide: sequences are those of a batch, none lie one behind the other, and their rows are InPieces.
 template <class T_, int D_, Kind Which, int Groups, int Keys, int Stages, bool SideBySide = false> struct WarpgroupPrefill {
   typedef T_ T;
   static constexpr bool SIDE_BY_SIDE = SideBySide;
   static constexpr int D = D_, GROUPS = Groups, KEYS = Keys, STAGES = Stages, THREADS = GROUPS * 128, ROWS = GROUPS * 64;
   static constexpr bool MASKED = Which == SHAPED, IS_CAPPED = Which == CAPPED;
-  typedef Slab<T, ROWS, D, THREADS, false> Queries;
-  typedef Slab<T, KEYS, D, THREADS, true> Stage;
+  typedef Slab<T, ROWS, D, THREADS, false, SideBySide> Queries;
+  typedef Slab<T, KEYS, D, THREADS, true, SideBySide> Stage;
   static constexpr int SIZE = Queries::SIZE + 2 * STAGES * Stage::SIZE;
   static_assert(SIZE * sizeof(T) + 16 + sizeof(Place) <= GPU_SHARED_KB * 1024, "shared memory");
 };

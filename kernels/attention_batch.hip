@@ -1,24 +1,22 @@
-// Prefill of a batch whose sequences lie side by side, without mask, softcap, sinks or pages, by warpgroups, which only Hopper has:
-// attention_batch_<D>_T. What attention_<D>_T does besides takes registers and instructions of every
-// tile from it. Heads of 256 have no registers to spare either way. Launch: as attention_<D>_T.
+// Prefill of a batch whose sequences lie side by side, in rows that 16 bytes at a time can be copied of, without mask, softcap, sinks or
+// pages, by warpgroups, which only Hopper has: attention_batch_<D>_T. What attention_<D>_T does besides takes registers and instructions
+// of every tile from it; without it two blocks of small heads share a multiprocessor, and one is at work while the other begins or ends.
+// Heads of 256 have no registers to spare either way. Launch: as attention_<D>_T.
 #include "attention-warpgroup.h"
 namespace gpu {
 
 #if GPU_WARPGROUPS
-#define BATCH_BODY(T, D, Groups, Keys, Stages) \
+#define BATCH_BODY(T, D) \
   DYNAMIC_SHARED(T, tiles); \
   Prefilling<T> all = PREFILL_GATHER(T); \
   all.mask = nullptr, all.sinks = nullptr, all.tables = nullptr, all.offsets = nullptr, all.softcap = 0; \
-  prefill_warpgroup<WarpgroupPrefill<T, D, PLAIN, Groups, Keys, Stages, true>>(tiles, all);
+  prefill_warpgroup<WarpgroupPrefill<T, D, PLAIN, BATCH_GROUPS_##D, BATCH_KEYS_##D, BATCH_STAGES_##D, true>>(tiles, all);
 #else
-#define BATCH_BODY(T, D, Groups, Keys, Stages)
+#define BATCH_BODY(T, D)
 #endif
-#define ATTENTION_BATCH(T, D, Groups, Keys, Stages) \
-  KERNEL_MATRIX(T, Groups * 128, attention_batch_##D##_##T, PREFILL_OPERANDS(T), PREFILL_SIZES) { BATCH_BODY(T, D, Groups, Keys, Stages) }
-#define ATTENTION_BATCH_ALL(T) \
-  ATTENTION_BATCH(T, 64, WARPGROUPS_64, WARPGROUP_KEYS_64, WARPGROUP_STAGES_64) \
-  ATTENTION_BATCH(T, 96, WARPGROUPS_96, WARPGROUP_KEYS_96, WARPGROUP_STAGES_96) \
-  ATTENTION_BATCH(T, 128, WARPGROUPS_128, WARPGROUP_KEYS_128, WARPGROUP_STAGES_128)
+#define ATTENTION_BATCH(T, D) \
+  KERNEL_CROWDED(BATCH_GROUPS_##D * 128, BATCH_BLOCKS_##D, attention_batch_##D##_##T, PREFILL_OPERANDS(T), PREFILL_SIZES) { BATCH_BODY(T, D) }
+#define ATTENTION_BATCH_ALL(T) ATTENTION_BATCH(T, 64) ATTENTION_BATCH(T, 96) ATTENTION_BATCH(T, 128)
 GPU_bf16(ATTENTION_BATCH_ALL)
 GPU_f16(ATTENTION_BATCH_ALL)
 

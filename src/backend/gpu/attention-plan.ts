@@ -90,6 +90,15 @@ const warpgroupSizes = {
   256: { plain: 2, masked: 2, keys: 64, stages: 2 },
 } as const satisfies Readonly<Record<Exclude<HeadDim, 32>, object>>;
 type WarpgroupDim = keyof typeof warpgroupSizes;
+/** The same of batches alone (kernels/attention_batch.hip), and how many blocks share a multiprocessor. */
+const batchSizes = {
+  64: { groups: 2, keys: 64, stages: 3, blocks: 2 },
+  96: { groups: 2, keys: 128, stages: 3, blocks: 1 },
+  128: { groups: 2, keys: 128, stages: 3, blocks: 1 },
+} as const;
+export type BatchDim = keyof typeof batchSizes;
+export const batchDims = [64, 96, 128] as const satisfies readonly BatchDim[];
+export const isBatchDim = (d: number): d is BatchDim => d in batchSizes;
 const warpgroupDefines = Object.fromEntries(
   ([64, 96, 128, 256] as const).flatMap((d) => [
     [`WARPGROUPS_${d}`, warpgroupSizes[d].plain],
@@ -167,14 +176,17 @@ export const stepDefines = (arch: string) => ({
 });
 export const clusterDefines = { ...unitDefines, PAGE_SIZE, STEP_CLUSTER, CLUSTER_WAVES };
 
-/** Of kernels that only warpgroups have, and those without a mask, for some sizes of heads. */
-export const warpgroupPrefillDefines = (dims: readonly WarpgroupDim[]) => (arch: string) => ({
-  ...unitDefines,
-  PAGE_SIZE,
-  GPU_SHARED_KB: sharedBudget(arch) / 1024,
+/** Of kernels that only warpgroups have. */
+const groupedDefines = (arch: string) => ({ ...unitDefines, PAGE_SIZE, GPU_SHARED_KB: sharedBudget(arch) / 1024 });
+export const cappedDefines = (arch: string) => ({
+  ...groupedDefines(arch),
+  ...Object.fromEntries(Object.entries(warpgroupDefines).filter(([name]) => !name.includes("MASKED"))),
+});
+export const batchDefines = (arch: string) => ({
+  ...groupedDefines(arch),
   ...Object.fromEntries(
-    Object.entries(warpgroupDefines).filter(
-      ([name]) => !name.includes("MASKED") && dims.some((d) => name.endsWith(`_${d}`)),
+    batchDims.flatMap((d) =>
+      Object.entries(batchSizes[d]).map(([name, size]) => [`BATCH_${name.toUpperCase()}_${d}`, size]),
     ),
   ),
 });
@@ -234,15 +246,16 @@ export function planPrefill(unit: MatrixUnit, dtype: DType, d: HeadDim, budget: 
 /** Bytes of what a block of warpgroups keeps beside its tiles: the words of two meetings and the place of its queries. */
 const WARPGROUP_WORDS = 40;
 
-/** Heads for which there is a kernel of batches side by side alone, which has registers to spare (kernels/attention_batch.hip). */
-export const batchDims = [64, 96, 128] as const;
-export type BatchDim = (typeof batchDims)[number];
-export const isBatchDim = (d: number): d is BatchDim => batchDims.some((dim) => dim === d);
-
 /** A prefill of halves by warpgroups: queries, tiles of keys and values in rows of 64 halves, and what is kept beside them. */
 export function planWarpgroups(d: WarpgroupDim, masked: boolean): PrefillPlan {
   const { plain, masked: withMask, keys, stages } = warpgroupSizes[d];
-  const groups = masked ? withMask : plain;
+  return planGroups(d, masked ? withMask : plain, keys, stages);
+}
+export function planBatch(d: BatchDim): PrefillPlan {
+  const { groups, keys, stages } = batchSizes[d];
+  return planGroups(d, groups, keys, stages);
+}
+function planGroups(d: WarpgroupDim, groups: number, keys: number, stages: number): PrefillPlan {
   const rows = groups * 64;
   return {
     threads: groups * 128,

@@ -3,7 +3,9 @@
 import { PAGE_SIZE } from "../../paged-attention.ts";
 import {
   type BatchDim,
+  batchDefines,
   batchDims,
+  cappedDefines,
   clusterDefines,
   decodeBlocks,
   decodeDefines,
@@ -16,7 +18,6 @@ import {
   splitDefines,
   stepDefines,
   stepDims,
-  warpgroupPrefillDefines,
 } from "../attention-plan.ts";
 import { planDefines } from "../paged-plan.ts";
 import { blocks, family, perThread, quantFloats } from "./family.ts";
@@ -62,7 +63,7 @@ export const attention = [
   family({
     ...prefill,
     file: "attention_capped",
-    defines: warpgroupPrefillDefines([64, 96, 128, 256]),
+    defines: cappedDefines,
     pattern: "attention_capped_{D}_{T}",
     over: { D: ["64", "96", "128", "256"], T: ["bf16", "f16"] },
     apart: ["D"],
@@ -71,7 +72,7 @@ export const attention = [
   family({
     ...prefill,
     file: "attention_batch",
-    defines: warpgroupPrefillDefines(batchDims),
+    defines: batchDefines,
     pattern: "attention_batch_{D}_{T}",
     over: { D: batchDims.map((d): `${BatchDim}` => `${d}`), T: ["bf16", "f16"] },
     apart: ["D"],

@@ -10,6 +10,7 @@ import {
   hasWarpgroups,
   headDimFor,
   isBatchDim,
+  planBatch,
   planDecode,
   planPrefill,
   planSplit,
@@ -123,6 +124,14 @@ const variantOf = (p: Problem) => (p.mask || p.softcap > 0 || p.scale <= 0 ? "_m
 const MOST_CAP = 64;
 const isCapped = ({ mask, softcap }: Problem): boolean => !mask && softcap > 0 && softcap <= MOST_CAP;
 
+/** Whether 16 bytes of each row, whose elements have `size` of them, can be copied at once. */
+export const isInPieces = ({ at, strides }: Heads, size: number): boolean =>
+  at % 16 === 0 && [0, 1, 2].every((dim) => (strides[dim]! * size) % 16 === 0);
+const areInPieces = ({ q, k, v, dtype }: Problem): boolean => [q, k, v].every((x) => isInPieces(x, sizeOf(dtype)));
+
+/** Whether kernels/attention_batch.hip takes it, unless scores are shaped. */
+const isPlainBatch = (p: Problem): boolean => !p.offsets && !p.tables && !p.sinks && areInPieces(p);
+
 /** What both kernels take, and what their plans fill in. In one piece: spreading so many fields costs more than the launch. */
 function launchValues(p: Problem, out: number) {
   const { q, k, v, mask } = p;
@@ -184,15 +193,17 @@ export function prefill(gpu: Gpu, p: Problem, out: number): void {
   const dim = headDimFor(d);
   const grouped = dim !== 32 && hasWarpgroups(arch) && (dtype === "bf16" || dtype === "f16");
   const capped = grouped && isCapped(p);
-  const plan = grouped
-    ? planWarpgroups(dim, variant !== "" && !capped)
-    : planPrefill(gpu.matrixUnit(dtype), dtype, dim, sharedBudget(arch));
+  const batch = grouped && variant === "" && isBatchDim(dim) && isPlainBatch(p) ? dim : null;
+  const plan = batch
+    ? planBatch(batch)
+    : grouped
+      ? planWarpgroups(dim, variant !== "" && !capped)
+      : planPrefill(gpu.matrixUnit(dtype), dtype, dim, sharedBudget(arch));
   values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
   if (capped) gpu.launch(`attention_capped_${dim}_${dtype}`, values);
-  else if (grouped && variant === "" && isBatchDim(dim) && !p.offsets && !p.tables && !p.sinks)
-    gpu.launch(`attention_batch_${dim}_${dtype}`, values);
+  else if (batch) gpu.launch(`attention_batch_${batch}_${dtype}`, values);
   else gpu.launch(`attention${variant}_${dim}_${dtype}`, values);
 }
 
@@ -219,8 +230,6 @@ export function decode(gpu: Gpu, p: Problem, out: number): void {
   }
 }
 
-const isVectors = (bytes: number): boolean => bytes % 16 === 0;
-
 /** Up to so many queries of prompts share their keys out, where there may be so many pages. */
 const SPLIT_QUERIES = 128;
 const SPLIT_FROM_PAGES = 8;
@@ -241,11 +250,7 @@ export function prefillPages(gpu: Gpu, p: Problem, out: number): void {
   const budget = sharedBudget(arch);
   const plan = planSplit(gpu.matrixUnit(dtype), dtype, dim, variant !== "", budget);
   const few = tq <= SPLIT_QUERIES && tk >= SPLIT_FROM_PAGES * PAGE_SIZE && heads / kvHeads <= plan.rows;
-  // The last dim is contiguous.
-  const inVectors = [p.q, p.k, p.v].every(({ at, strides }) =>
-    [at, ...strides.slice(0, 3).map((stride) => stride * sizeOf(dtype))].every(isVectors),
-  );
-  if (!few || !inVectors || gpu.isInvariant || !splitsWell(arch, dim, dtype)) {
+  if (!few || !areInPieces(p) || gpu.isInvariant || !splitsWell(arch, dim, dtype)) {
     prefill(gpu, p, out);
     return;
   }
