@@ -91,11 +91,12 @@ template <class T> struct ImageSink {
     const u32 on = images(col);
     return out + on * image_step + ((size_t)row * pixels + (pixel + col - on * pixels));
   }
+  template <int R> GPU_METHOD bool takes() const { return pixels % R == 0 && vector_aligned<R>(out); }
   template <int R> GPU_METHOD void put(u32 row, u32 col, const f32 (&x)[R]) const {
     if (row >= m) return;
     Vec<T, R> y;
     UNROLL for (int r = 0; r < R; r++) y.v[r] = narrow<T>(x[r]);
-    if (pixels % R == 0 && vector_aligned<R>(out)) {
+    if (takes<R>()) {
       if (col < rest) *(Vec<T, R>*)at(row, col) = y;
     } else UNROLL for (int r = 0; r < R; r++)
       if (col + r < rest) *at(row, col + r) = y.v[r];
@@ -107,6 +108,7 @@ template <class T> struct SpreadSink : ImageSink<T> {
   typedef ImageSink<T> Base;
   const Patches& p;
   GPU_METHOD SpreadSink(T* all, u32 m, u32 n, const Patches& p, size_t image_step, u32 first) : Base(all, m, n, p, image_step, first), p(p) {}
+  template <int R> GPU_METHOD bool takes() const { return R == 1; }
   template <int R> GPU_METHOD void put(u32 row, u32 col, const f32 (&x)[R]) const {
     UNROLL for (int r = 0; r < R; r++) {
       if (row >= Base::m || col + r >= Base::rest) continue;

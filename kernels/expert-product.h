@@ -29,12 +29,13 @@ template <class T> struct ExpertSink {
   GPU_METHOD ExpertSink(const ExpertResults<T>& r, const ExpertTile& tile)
       : out(r.out), bias(r.bias ? r.bias + tile.expert * r.n : nullptr), order(r.order), n(r.n), end(tile.end) {}
 
+  template <int R> GPU_METHOD bool takes() const { return n % R == 0 && vector_aligned<R>(out); }
   template <int R> GPU_METHOD void put(size_t row, size_t col, const f32 (&x)[R]) const {
     if (row >= end) return;
     T* const to = out + order[row] * n + col;
     Vec<T, R> y;
     UNROLL for (int r = 0; r < R; r++) y.v[r] = narrow<T>(bias && col + r < n ? x[r] + widen(bias[col + r]) : x[r]);
-    if (n % R == 0 && vector_aligned<R>(out)) {
+    if (takes<R>()) {
       if (col < n) gpu::put(to, y);
     } else UNROLL for (int r = 0; r < R; r++)
       if (col + r < n) to[r] = y.v[r];

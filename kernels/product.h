@@ -7,6 +7,7 @@
 // Traffic: a is read n/BN times, b m/BM times, mostly from the cache, as blocks go over the result in bands.
 #ifndef WICK_PRODUCT_H
 #define WICK_PRODUCT_H
+#include "gpu/cluster.h"
 #include "gpu/warpgroup.h"
 #include "product-feed.h"
 #include "tile-order.h"
@@ -16,12 +17,14 @@ namespace gpu {
 template <class T> struct PlainSink {
   T* out;
   size_t m, n;
+  // Whether R results from a multiple of R on are stored at once.
+  template <int R> GPU_METHOD bool takes() const { return n % R == 0 && vector_aligned<R>(out); }
   template <int R> GPU_METHOD void put(size_t row, size_t col, const f32 (&x)[R]) const {
     if (row >= m) return;
     T* const to = out + row * n + col;
     Vec<T, R> y;
     UNROLL for (int r = 0; r < R; r++) y.v[r] = narrow<T>(x[r]);
-    if (n % R == 0 && vector_aligned<R>(out)) {
+    if (takes<R>()) {
       if (col < n) gpu::put(to, y);
     } else UNROLL for (int r = 0; r < R; r++)
       if (col + r < n) to[r] = y.v[r];
@@ -204,11 +207,54 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, class Fee
 
 #if GPU_WARPGROUPS
 // The same by warpgroups, each of which makes 64 × BN. Products are begun and waited for one slice later: meanwhile threads send
-// the slice after next on its way, to where the last but one was, which all have done with at the barrier.
-template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB> struct WideProduct {
-  static constexpr int BK = WIDE_ROW, AHEAD = STAGES - 2;
+// the slice after next on its way, to where the last but one was, which all have done with at the barrier. BLOCKS of a cluster may
+// share the depth out; each then adds up some columns of all.
+template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB, int BLOCKS = 1> struct WideProduct {
+  static constexpr int BK = WIDE_ROW, AHEAD = STAGES - 2, THREADS = 2 * BM;
+  static constexpr bool SHARED_OUT = GPU_CLUSTERS && BLOCKS > 1;
   typedef gpu::Terms<FeedA::SPLIT, BK> Terms;
   static_assert(STAGES >= 3, "one slice on its way, one multiplied, one not yet waited for");
+
+  // Results leave by way of shared memory, where all are done with slices: in registers those of a row are pairs far from each other,
+  // and a product of few slices would take as long to store them as to make them. Columns are those from col0 on.
+  static constexpr int PITCH = BN + 8;
+  static_assert(BM * PITCH * sizeof(f32) <= STAGES * (FeedA::SIZE + FeedB::SIZE) * sizeof(T), "results fit where slices were");
+  template <int COLUMNS, class Sink> GPU_FN void leave(T* shared, const f32 (&c)[COLUMNS / 2], const Sink& sink, size_t row0, size_t col0) {
+    barrier();
+    const u32 wave = tid_x() / 32;
+    f32* const rows = (f32*)shared + wave * 16 * PITCH;
+    UNROLL for (int e = 0; e < COLUMNS / 2; e += 2)
+      store_shared<2>(rows, (lane_id() / 4 + e / 2 % 2 * 8) * PITCH + e / 4 * 8 + lane_id() % 4 * 2, Vec<f32, 2>{{c[e], c[e + 1]}});
+    wave_sync();
+    row0 += wave * 16;
+    if (sink.template takes<8>()) UNROLL for (u32 i = 0; i < COLUMNS / 16; i++) {
+      constexpr u32 ACROSS = COLUMNS / 8;
+      const u32 row = i * 32 / ACROSS + lane_id() / ACROSS, col = (i * 32 + lane_id()) % ACROSS * 8;
+      sink.put(row0 + row, col0 + col, load_shared<8>(rows, row * PITCH + col).v);
+    }
+    else NO_UNROLL for (u32 row = 0; row < 16; row++)
+      NO_UNROLL for (u32 col = lane_id(); col < COLUMNS; col += 32)
+        sink.put(row0 + row, col0 + col, load_shared<1>(rows, row * PITCH + col).v);
+  }
+  // Sums of what the blocks have of this one's columns.
+  static constexpr int PART = BN / 2 / BLOCKS;
+  GPU_FN void gather(T* shared, const f32 (&c)[BN / 2], u32 rank, f32 (&sum)[PART]) {
+    f32* const own = (f32*)shared + tid_x() * 4;
+    const auto place = [&](u32 block, int i) { return own + (block * (PART / 4) + i / 4) * THREADS * 4; };
+    cluster_barrier();
+    UNROLL for (u32 to = 0; to < BLOCKS; to++)
+      UNROLL for (int i = 0; i < PART; i += 4) {
+        const f32* const x = c + to * PART + i;
+        cluster_put(place(rank, i), Vec<f32, 4>{{x[0], x[1], x[2], x[3]}}, to);
+      }
+    cluster_barrier();
+    UNROLL for (int i = 0; i < PART; i++) sum[i] = 0;
+    UNROLL for (u32 from = 0; from < BLOCKS; from++)
+      UNROLL for (int i = 0; i < PART; i += 4) {
+        const Vec<f32, 4> x = *(const Vec<f32, 4>*)place(from, i);
+        UNROLL for (int k = 0; k < 4; k++) sum[i + k] += x.v[k];
+      }
+  }
 
   template <class Sink> GPU_FN void run(T* shared, const FeedA& fa, const FeedB& fb, u32 depth, const Sink& sink, size_t row0, size_t col0) {
     const u32 group = tid_x() / 128;
@@ -216,7 +262,8 @@ template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB> struct 
     T* const sb = shared + STAGES * FeedA::SIZE;
     f32 c[BN / 2];
     UNROLL for (int e = 0; e < BN / 2; e++) c[e] = 0;
-    const u32 slices = (depth + BK - 1) / BK;
+    const u32 all = (depth + BK - 1) / BK, rank = SHARED_OUT ? bid_x() % BLOCKS : 0;
+    const u32 first = SHARED_OUT ? all * rank / BLOCKS : 0, slices = SHARED_OUT ? all * (rank + 1) / BLOCKS : all;
     const auto send = [&](u32 s, u32 slot) {
       if (s < slices) {
         fa.copy(sa + slot * FeedA::SIZE, s * BK);
@@ -224,17 +271,17 @@ template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB> struct 
       }
       copies_bunch();
     };
-    NO_UNROLL for (u32 s = 0; s < AHEAD; s++) send(s, s);
+    NO_UNROLL for (u32 s = 0; s < AHEAD; s++) send(first + s, s);
     u32 now = 0, next = AHEAD;
-    NO_UNROLL for (u32 s = 0; s < slices; s++) {
+    NO_UNROLL for (u32 s = first; s < slices; s++) {
       copies_wait_but<AHEAD - 1>();
       fa.land(sa + now * FeedA::SIZE, s * BK);
       fb.land(sb + now * FeedB::SIZE, s * BK);
       warpgroup_publish();
       barrier();
       // Eight rows are a group; 64 lines side by side lie in BK rows.
-      const WarpgroupRef a = warpgroup_ref(sa + now * FeedA::SIZE + group * 64 * WIDE_ROW, 8 * WIDE_ROW, BK * WIDE_ROW);
-      const WarpgroupRef b = warpgroup_ref(sb + now * FeedB::SIZE, 8 * WIDE_ROW, BK * WIDE_ROW);
+      const WarpgroupRef a = warpgroup_ref<SHARED_OUT>(sa + now * FeedA::SIZE + group * 64 * WIDE_ROW, 8 * WIDE_ROW, BK * WIDE_ROW);
+      const WarpgroupRef b = warpgroup_ref<SHARED_OUT>(sb + now * FeedB::SIZE, 8 * WIDE_ROW, BK * WIDE_ROW);
       warpgroup_begin();
       UNROLL for (int term = 0; term < Terms::COUNT; term++)
         warpgroup_multiply<FeedA::KEPT, FeedB::KEPT>(T{}, c, a.plus(Terms::a(term) * (FeedA::KEPT ? WIDE_ROW : 1)),
@@ -247,24 +294,27 @@ template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB> struct 
     }
     warpgroup_wait<0>();
     UNROLL for (int e = 0; e < BN / 2; e++) warpgroup_hold(c[e]);
-    const size_t row = row0 + group * 64 + tid_x() % 128 / 32 * 16 + tid_x() % 32 / 4, col = col0 + tid_x() % 4 * 2;
-    UNROLL for (int e = 0; e < BN / 2; e += 2) {
-      const f32 x[2] = {c[e], c[e + 1]};
-      sink.put(row + e / 2 % 2 * 8, col + e / 4 * 8, x);
-    }
-    barrier();  // the next tile's slices go where this one's are read
+    if constexpr (SHARED_OUT) {
+      f32 sum[PART];
+      gather(shared, c, rank, sum);
+      leave<BN / BLOCKS>(shared, sum, sink, row0, col0 + rank * (BN / BLOCKS));
+    } else leave<BN>(shared, c, sink, row0, col0);
+    barrier();  // the next tile's slices go where this one's results are read
   }
 };
 #endif
 
-// What a block makes, by size: PRODUCT_TILE on a side; half as much (SMALL) where that would leave multiprocessors idle; twice as
-// many columns (WIDE) by warpgroups. `Of` multiplies what two feeds bring.
-enum Size { SMALL, LARGE, WIDE };
+// What a block makes, by size: PRODUCT_TILE on a side (LARGE); half as much (SMALL) where that would leave multiprocessors idle. By
+// warpgroups twice as many columns (WIDE), as many (SQUARE), half as many rows (HALF), or these by a cluster that shares the depth out
+// (SPLIT). `Of` multiplies what two feeds bring.
+enum Size { SMALL, LARGE, WIDE, SQUARE, HALF, SPLIT };
 template <class T, Size SIZE> struct Block {
-  static constexpr bool GROUPS = SIZE == WIDE;
-  static constexpr int BM = PRODUCT_TILE / (SIZE == SMALL ? 2 : 1), BN = BM * (SIZE == WIDE ? 2 : 1);
+  static constexpr bool GROUPS = SIZE != SMALL && SIZE != LARGE, HALVED = SIZE == SMALL || SIZE == HALF || SIZE == SPLIT;
+  static constexpr int BM = PRODUCT_TILE / (HALVED ? 2 : 1), BN = SIZE == SMALL ? BM : PRODUCT_TILE * (SIZE == WIDE ? 2 : 1);
+  static constexpr int BLOCKS = SIZE == SPLIT ? PRODUCT_SPLIT : 1;
 #if GPU_TILE == TILE_MMA
-  static constexpr int BK = PRODUCT_ASYNC_SLICE, STAGES = SIZE == LARGE ? PRODUCT_ASYNC_STAGES : PRODUCT_ASYNC_STAGES + 1, NARROW = 1;
+  static constexpr int BK = PRODUCT_ASYNC_SLICE, NARROW = 1;
+  static constexpr int STAGES = SIZE == LARGE ? PRODUCT_ASYNC_STAGES : SIZE == SQUARE ? 2 * PRODUCT_ASYNC_STAGES : PRODUCT_ASYNC_STAGES + 1;
 #else
   // WMMA's operands take so many registers that a wave makes half as many columns.
   static constexpr int BK = PRODUCT_SLICE, STAGES = 1, NARROW = GPU_TILE == TILE_MFMA || SIZE == SMALL ? 1 : 2;
@@ -273,7 +323,7 @@ template <class T, Size SIZE> struct Block {
   static constexpr bool EXISTS = GROUPS ? GPU_WARPGROUPS : tile_t<T>::REGISTERS;
   template <class A, class B, bool> struct Choice { typedef TileProduct<T, BM, BN, BK, WM, WN, STAGES, A, B> type; };
 #if GPU_WARPGROUPS
-  template <class A, class B> struct Choice<A, B, true> { typedef WideProduct<T, BM, BN, STAGES, A, B> type; };
+  template <class A, class B> struct Choice<A, B, true> { typedef WideProduct<T, BM, BN, STAGES, A, B, BLOCKS> type; };
 #endif
   template <class A, class B> using Of = typename Choice<A, B, GROUPS>::type;
   template <Lie LIE> using FeedA = DenseFeed<T, BM, BK, LIE, THREADS, GROUPS>;
@@ -287,8 +337,10 @@ GPU_FN void products(T* shared, const T* a, const T* b, T* out, size_t batch, si
   typedef Block<T, SIZE> Blk;
   typedef typename Blk::template FeedA<LA> FeedA;
   typedef typename Blk::template FeedB<LB> FeedB;
+  // Where there are no clusters one block does the work of all.
+  if (!GPU_CLUSTERS && bid_x() % Blk::BLOCKS != 0) return;
   const size_t down = ceil_div(m, (size_t)Blk::BM), across = ceil_div(n, (size_t)Blk::BN), each = down * across;
-  for (size_t i = bid_x(); i < each * batch; i += gdim_x()) {
+  for (size_t i = bid_x() / Blk::BLOCKS; i < each * batch; i += gdim_x() / Blk::BLOCKS) {
     const size_t z = divide(i, each);
     const TileAt tile = tile_at(i - z * each, down, across);
     const size_t row = tile.row * Blk::BM, col = tile.column * Blk::BN;

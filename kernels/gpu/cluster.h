@@ -29,12 +29,23 @@ GPU_FN void cluster_wait() {
   barrier();
 #endif
 }
-// x to where `shared` is in block `rank`, whose `signal` counts its bytes.
+// A barrier of all blocks, behind which each sees what others have written to its shared memory.
+GPU_FN void cluster_barrier() {
+#if GPU_CLUSTERS
+  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  barrier();
+#endif
+}
+// x to where `shared` is in block `rank`: to be seen behind a barrier of the cluster, or when `signal`, which counts its bytes, is up.
 #if GPU_CLUSTERS
 GPU_FN u32 cluster_address(const void* shared, u32 rank) {
   u32 there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(shared)), "r"(rank));
   return there;
+}
+GPU_FN void cluster_put(f32* shared, const Vec<f32, 4>& x, u32 rank) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(cluster_address(shared, rank)), "f"(x.v[0]), "f"(x.v[1]), "f"(x.v[2]), "f"(x.v[3]) : "memory");
 }
 GPU_FN void cluster_send(f32* shared, const Vec<f32, 4>& x, u32 rank, Signal* signal) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(cluster_address(shared, rank)), "f"(x.v[0]), "f"(x.v[1]),
@@ -51,6 +62,7 @@ GPU_FN void cluster_await(Signal* signal) {
   asm volatile("{ .reg .pred up; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 up, [%0], 0; @!up bra again; }" ::"r"(shared_address(signal)) : "memory");
 }
 #else
+GPU_FN void cluster_put(f32* shared, const Vec<f32, 4>& x, u32) { *(Vec<f32, 4>*)shared = x; }
 template <int N> GPU_FN void cluster_send(f32* shared, const Vec<f32, N>& x, u32, Signal*) { *(Vec<f32, N>*)shared = x; }
 GPU_FN void cluster_await(Signal*) { barrier(); }
 #endif

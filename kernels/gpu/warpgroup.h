@@ -23,9 +23,10 @@ struct WarpgroupRef {
   GPU_METHOD WarpgroupRef plus(u32 elements) const { return WarpgroupRef{low + elements / 8, high}; }
   GPU_METHOD u64 bits() const { return (u64)high << 32 | low; }
 };
-// `shared` is at a multiple of 1024 bytes.
-GPU_FN WarpgroupRef warpgroup_ref(const void* shared, u32 group, u32 far) {
-  return WarpgroupRef{(far / 8) << 16 | (u32)__cvta_generic_to_shared(shared) >> 4, 1u << 30 | group / 8};
+// `shared` is at a multiple of 1024 bytes. In a cluster the block's number is above its address.
+template <bool CLUSTERED = false> GPU_FN WarpgroupRef warpgroup_ref(const void* shared, u32 group, u32 far) {
+  const u32 address = (u32)__cvta_generic_to_shared(shared);
+  return WarpgroupRef{(far / 8) << 16 | (CLUSTERED ? address & 0x3ffff : address) >> 4, 1u << 30 | group / 8};
 }
 // The same, where the compiler does not see that it is so for all lanes: else it is brought to where the unit reads it for each product.
 GPU_FN WarpgroupRef uniform_ref(const WarpgroupRef& ref) { return WarpgroupRef{warp_most(ref.low), ref.high}; }
@@ -144,7 +145,7 @@ struct WarpgroupRef {
     return *(const u16*)(shared + (o ^ (o >> 7 & 7) << 4));
   }
 };
-GPU_FN WarpgroupRef warpgroup_ref(const void* shared, u32 group, u32 far) { return WarpgroupRef{(const u8*)shared, group, far, 0}; }
+template <bool CLUSTERED = false> GPU_FN WarpgroupRef warpgroup_ref(const void* shared, u32 group, u32 far) { return WarpgroupRef{(const u8*)shared, group, far, 0}; }
 GPU_FN WarpgroupRef uniform_ref(const WarpgroupRef& ref) { return ref; }
 GPU_FN void warpgroup_publish() {}
 GPU_FN void warpgroup_begin() {}

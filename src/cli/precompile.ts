@@ -35,7 +35,8 @@ export async function precompile(options: PrecompileOptions): Promise<void> {
   const toolchain = toolchainOf(options);
   const model = options.model === undefined ? undefined : await located(options.model);
   if (options.model !== undefined && model === undefined) return;
-  const wanted = await wantedPrograms({ ...options, ...(model !== undefined && { model }) });
+  const named = { ...options, ...(model !== undefined && { model }) };
+  const wanted = await wantedPrograms(named, toolchain.device.arch);
   const start = performance.now();
   const bar = new ProgressBar(`compiling for ${toolchain.device.arch}`, process.stderr, (n) => `${n}`);
   let done = 0;
@@ -85,8 +86,8 @@ function toolchainOf({ arch, device }: PrecompileOptions): Toolchain {
   return { device: gpu.context.properties, compiler, cache };
 }
 
-async function wantedPrograms({ model, dtype, only }: PrecompileOptions): Promise<Program[]> {
-  const all = model === undefined ? programs() : await programsOfModel(model, dtype);
+async function wantedPrograms({ model, dtype, only }: PrecompileOptions, arch: string): Promise<Program[]> {
+  const all = model === undefined ? programs() : await programsOfModel(model, dtype, arch);
   if (only === undefined) return [probeProgram, ...all];
   const files = only.split(",");
   const known = new Set(programs().map(({ file }) => file));
@@ -98,14 +99,15 @@ async function wantedPrograms({ model, dtype, only }: PrecompileOptions): Promis
 }
 
 /** Everything that it may run: with a BLAS library or without, alone or in batches. */
-async function programsOfModel(path: string, dtype: ComputeType | undefined): Promise<Program[]> {
+async function programsOfModel(path: string, dtype: ComputeType | undefined, arch: string): Promise<Program[]> {
   await using source = await openModel(path);
   const type = dtype ?? source.config.dtype ?? "f32";
   await using weights = await source.openWeights({ device: Device.cpu(), dtype: type });
   const needs = needsOf(source.config, weights, type);
   // Whichever unit the card turns out to have.
-  const products = (["fma", "mma"] as const).flatMap((unit) => productKernels(needs, unit));
-  const quantized = ["sm_90a", "others"].flatMap((arch) => quantProductKernels(needs, arch));
-  const plain = [loadingKernels, transformerKernels, batchKernels].flatMap((of) => of(needs));
-  return programsOf([...plain, ...products, ...quantized]);
+  const products = (["fma", "mma"] as const).flatMap((unit) => productKernels(needs, unit, arch));
+  const others = [loadingKernels, transformerKernels, batchKernels, quantProductKernels].flatMap((of) =>
+    of(needs, arch),
+  );
+  return programsOf([...products, ...others]);
 }

@@ -87,7 +87,7 @@ export class GpuBackend extends Gpu implements Backend {
       kernelsWritePinned ? this.prepare(["copy2d_u32"]) : undefined,
       isGemmType(dtype) ? this.prepareBlas(dtype) : undefined,
     ]);
-    if (!this.blas) await this.prepare(productKernels(needs, this.matrixUnit(dtype)));
+    if (!this.blas) await this.prepare(productKernels(needs, this.matrixUnit(dtype), properties.arch));
   }
 
   fill(dtype: DType, n: number, value: number | bigint): Storage {

@@ -34,11 +34,13 @@ export function loadingKernels({ dtype, storedTypes, normsAreShifted }: Transfor
 }
 
 /** The products of prompts with weights, whose lines lie along k, where no vendor's library does them. */
-export const productKernels = ({ dtype }: TransformerNeeds, unit: MatrixUnit): KernelName[] =>
+export const productKernels = ({ dtype }: TransformerNeeds, unit: MatrixUnit, arch: string): KernelName[] =>
   existing(
     unit === "fma"
       ? [`gemm_${dtype}`, `gemm_small_${dtype}`, ...(dtype === "f32" ? (["sum_cols_f32"] as const) : [])]
-      : [`product_kk_${dtype}`, `product_small_kk_${dtype}`, `product_wide_kk_${dtype}`, `product_kn_${dtype}`],
+      : (hasWarpgroups(arch) ? (["_wide", "_square", "_half", "_split"] as const) : (["", "_small"] as const)).map(
+          (size) => `product${size}_kk_${dtype}` as const,
+        ),
   );
 
 /** The same with quantized weights, and of batches. */

@@ -108,9 +108,10 @@ describe("Kernels of a transformer", () => {
     expect(names.filter((name) => /attention/.test(name) && !name.includes("128"))).toEqual([]);
     expect(names.filter((name) => /_f16|gemm|index_select_u32/.test(name))).toEqual([]);
     expect(new Set(names).size).toBe(names.length);
-    expect(productKernels(llama, "fma")).toContain("gemm_bf16");
-    expect(productKernels(llama, "wmma11")).toContain("product_kk_bf16");
-    expect(productKernels({ ...llama, dtype: "f32" }, "fma")).toContain("gemm_f32");
+    expect(productKernels(llama, "fma", "gfx1030")).toContain("gemm_bf16");
+    expect(productKernels(llama, "wmma11", "gfx1100")).toContain("product_kk_bf16");
+    expect(productKernels(llama, "mma", "sm_90a")).toContain("product_half_kk_bf16");
+    expect(productKernels({ ...llama, dtype: "f32" }, "fma", "gfx1030")).toContain("gemm_f32");
     expect(transformerKernels({ ...llama, headDim: 100 }).some((name) => name.startsWith("attention"))).toBe(false);
   });
 

@@ -52,7 +52,7 @@ describe.each(units)("A product by %s of %s", (_unit, arch, ordinal) => {
         const copies = Number(isCut(la, m, k)) + Number(isCut(lb, k, n));
         expect(launch.mock.calls.map(([name]) => name)).toEqual([
           ...Array(copies).fill("pad_lines_2"),
-          expect.stringMatching(/^product_small_/),
+          expect.stringMatching(arch === "sm_90a" ? /^product_half_/ : /^product_small_/),
         ]);
         launch.mockRestore();
         expectProduct(y, a.plain, b.plain, dtype);
@@ -75,6 +75,29 @@ describe.each(units)("A product by %s of %s", (_unit, arch, ordinal) => {
     }
   });
 
+  // Sizes that only warpgroups have, by the multiprocessors that call for them; a tile that several make together is a deep one.
+  const grouped =
+    arch !== "sm_90a"
+      ? []
+      : ([
+          ["square", 4, 136, 152, 168],
+          ["split", 10_000, 70, 136, 2056],
+        ] as const);
+  it.each(grouped)("of %s tiles", (size, multiprocessors, m, n, k) => {
+    const device = deviceWith(arch, ordinal, multiprocessors);
+    for (const [la, lb] of [
+      ["rows", "columns"],
+      ["columns", "rows"],
+    ] as const) {
+      const [a, b] = [matrix(m, k, la, "bf16", device, 3), matrix(k, n, lb, "bf16", device, 4)];
+      const launch = vi.spyOn(device.backend as GpuBackend, "launch");
+      const y = a.x.matmul(b.x);
+      expect(launch.mock.calls.at(-1)![0]).toMatch(`product_${size}_`);
+      launch.mockRestore();
+      expectProduct(y, a.plain, b.plain, "bf16");
+    }
+  });
+
   it("of a batch, one side of it shared", () => {
     const device = deviceWith(arch, ordinal, 10_000);
     const [a, b] = [matrix(3 * 17, 24, "rows", "f16", device, 5), matrix(24, 33, "rows", "f16", device, 6)];
@@ -89,7 +112,8 @@ it("a block's shared memory fits every card of a unit", () => {
     expect(bytes(size, "mma")).toBeLessThanOrEqual(99 * 1024);
     for (const unit of ["wmma11", "wmma12", "mfma"] as const) expect(bytes(size, unit)).toBeLessThanOrEqual(64 * 1024);
   }
-  expect(bytes("_wide", "mma")).toBeLessThanOrEqual(227 * 1024);
+  for (const size of ["_wide", "_square", "_half", "_split"] as const)
+    expect(bytes(size, "mma")).toBeLessThanOrEqual(227 * 1024);
 });
 
 /** Sums of a few multiples of 1/64 are exact in f32: only the result is rounded. */

@@ -1,7 +1,14 @@
 /** Convolution, pooling, upsampling. */
 import { hasWarpgroups } from "../attention-plan.ts";
 import { BLOCK, blocks, family, floats, numbers, perThread } from "./family.ts";
-import { type BlockRates, type ProductPlan, planProduct, productDefines } from "./product.ts";
+import {
+  type BlockRates,
+  type ProductPlan,
+  type ProductSizes,
+  planBlocks,
+  productDefines,
+  type Target,
+} from "./product.ts";
 
 const window = "numel info* h_out w_out stride_h stride_w padding_h padding_w dilation_h dilation_w";
 
@@ -37,14 +44,11 @@ export function planDepthwise({ taps, stride, padding, size, vector }: Depthwise
 }
 
 /** How fast blocks of convolutions are: small ones reach six tenths of the others' rate. */
-const convRates = { "": [1, 1], _small: [2, 0.6] } as const satisfies BlockRates;
+const convRates: BlockRates<"" | "_small"> = { "": [1, 1], _small: [2, 0.6] };
 
-/** As planProduct, but large blocks are made by warpgroups where there are such. */
-export function planConvolution(...[sizes, target]: Parameters<typeof planProduct>): {
-  readonly size: keyof typeof convRates;
-  readonly launch: ProductPlan["launch"];
-} {
-  const { size, launch } = planProduct(sizes, target, convRates);
+/** As planBlocks, but large blocks are made by warpgroups where there are such. */
+export function planConvolution(sizes: ProductSizes, target: Target): ProductPlan<keyof typeof convRates> {
+  const { size, launch } = planBlocks(sizes, target, convRates);
   if (size === "_small") return { size, launch };
   return { size: "", launch: hasWarpgroups(target.arch) ? { ...launch, threads: 2 * launch.tile_rows } : launch };
 }

@@ -14,7 +14,7 @@ import {
   wholeDefines,
   wholeQuants,
 } from "./linear.ts";
-import { PRODUCT_SLICE, type ProductSize, planBlock, productDefines } from "./product.ts";
+import { PRODUCT_SLICE, planBlock, productDefines } from "./product.ts";
 import { lineBytes, planQuantBlock, type QuantProductSize, quantProductDefines, streamDefines } from "./quantized.ts";
 
 /** The most scores that a warp chooses from, and the most that it chooses. */
@@ -119,7 +119,11 @@ export interface ExpertProductPlan<Size extends string> {
 }
 
 /** Tiles of twice as many rows where experts have as many on average. */
-export function planExpertDense(mean: number, dtype: DType, { unit, arch }: Target): ExpertProductPlan<ProductSize> {
+export function planExpertDense(
+  mean: number,
+  dtype: DType,
+  { unit, arch }: Target,
+): ExpertProductPlan<"_small" | "" | "_wide"> {
   if (unit === "fma") {
     const row = (((PRODUCT_SLICE * sizeOf(dtype)) / 16) | 1) * 16;
     const [rows, columns] = [EXPERT_TILE, EXPERT_TILE];

@@ -9,59 +9,95 @@ const PRODUCT_ASYNC_SLICE = 64;
 const PRODUCT_ASYNC_STAGES = 3;
 export const PRODUCT_SLICE = 32;
 
-/** Half as many rows and columns, or twice as many columns, by warpgroups. */
-export type ProductSize = "_small" | "" | "_wide";
+/** Blocks of a cluster that share the depth of a product out. */
+const PRODUCT_SPLIT = 4;
 
-export interface ProductPlan {
-  readonly size: ProductSize;
+/**
+ * What a block makes, in tiles; how many of those slices more there is room for, with copies beside arithmetic. By Hopper's
+ * warpgroups where they are `grouped`, else by any unit.
+ */
+const blockSizes = {
+  "": { rows: 1, cols: 1, more: 0, grouped: false },
+  _small: { rows: 1 / 2, cols: 1 / 2, more: 1, grouped: false },
+  _wide: { rows: 1, cols: 2, more: 1, grouped: true },
+  _square: { rows: 1, cols: 1, more: 3, grouped: true },
+  _half: { rows: 1 / 2, cols: 1, more: 1, grouped: true },
+  _split: { rows: 1 / 2, cols: 1, more: 1, grouped: true },
+} as const;
+export type ProductSize = keyof typeof blockSizes;
+
+export interface ProductPlan<Size extends ProductSize = ProductSize> {
+  readonly size: Size;
   readonly launch: {
     readonly tile_rows: number;
     readonly tile_cols: number;
+    /** Blocks that make a tile together. */
+    readonly tile_blocks: number;
     readonly threads: number;
     readonly shared_bytes: number;
   };
 }
 
-interface Target {
+export interface Target {
   readonly unit: Exclude<MatrixUnit, "fma">;
   readonly arch: string;
+  readonly multiprocessors: number;
 }
 
 /** How a block of that size multiplies, as kernels/product.h does. */
-export function planBlock(size: ProductSize, unit: Target["unit"]): ProductPlan {
+export function planBlock<Size extends ProductSize>(size: Size, unit: Target["unit"]): ProductPlan<Size> {
   const isAsync = unit === "mma";
-  const tile_rows = PRODUCT_TILE / (size === "_small" ? 2 : 1);
-  const tile_cols = tile_rows * (size === "_wide" ? 2 : 1);
+  const { rows, cols, more, grouped } = blockSizes[size];
+  const [tile_rows, tile_cols] = [rows * PRODUCT_TILE, cols * PRODUCT_TILE];
   // Four waves, or twice as many where each makes half as many columns.
   const waves = unit.startsWith("wmma") && size !== "_small" ? 8 : 4;
-  const threads = size === "_wide" ? 2 * tile_rows : waves * (unit === "mfma" ? 64 : 32);
-  const stages = isAsync ? PRODUCT_ASYNC_STAGES + Number(size !== "") : 1;
+  const threads = grouped ? 2 * tile_rows : waves * (unit === "mfma" ? 64 : 32);
+  const stages = isAsync ? PRODUCT_ASYNC_STAGES + more : 1;
   // Rows of an odd number of 16-byte pieces, or mixed ones.
   const row = isAsync ? 2 * PRODUCT_ASYNC_SLICE : (((2 * PRODUCT_SLICE) / 16) | 1) * 16;
-  return { size, launch: { tile_rows, tile_cols, threads, shared_bytes: stages * (tile_rows + tile_cols) * row } };
+  const tile_blocks = size === "_split" ? PRODUCT_SPLIT : 1;
+  const shared_bytes = stages * (tile_rows + tile_cols) * row;
+  return { size, launch: { tile_rows, tile_cols, tile_blocks, threads, shared_bytes } };
 }
 
 /** By size: how many blocks keep a multiprocessor half busy, and the rate of a busy one beside the others. */
-export type BlockRates = Partial<Readonly<Record<ProductSize, readonly [fewest: number, rate: number]>>>;
-/** Measured on an H200; between wide tiles by warpgroups and small ones none is ever the best. */
-const denseRates: BlockRates = { "": [1, 0.6], _small: [2, 0.4] };
-const wideRates: BlockRates = { _wide: [1, 1], _small: [2, 0.4] };
+export type BlockRates<Size extends ProductSize> = Readonly<Record<Size, readonly [fewest: number, rate: number]>>;
+/** Measured on an H200, where the others are never the best beside those by warpgroups. */
+const denseRates: BlockRates<"" | "_small"> = { "": [1, 0.6], _small: [2, 0.4] };
+const groupedRates: BlockRates<"_wide" | "_square" | "_half"> = { _wide: [1, 1], _square: [1, 0.9], _half: [1, 0.65] };
+/** From what depth on halves of tiles are split, and so that this leaves a multiprocessor no more blocks. */
+const SPLIT_DEPTH = 2048;
+const SPLIT_BLOCKS = 1.5;
 
-/** The size with which the last multiprocessor is done first. */
-export function planProduct(
-  sizes: { readonly batch: number; readonly m: number; readonly n: number },
-  target: Target & { readonly multiprocessors: number },
-  rates: BlockRates = hasWarpgroups(target.arch) ? wideRates : denseRates,
-): ProductPlan {
-  const cost = ({ size, launch: { tile_rows, tile_cols } }: ProductPlan): number => {
-    const [fewest, rate] = rates[size]!;
-    const tiles = sizes.batch * Math.ceil(sizes.m / tile_rows) * Math.ceil(sizes.n / tile_cols);
-    const each = Math.ceil(tiles / target.multiprocessors);
-    return (Math.max(each, fewest) * tile_rows * tile_cols) / rate;
+export interface ProductSizes {
+  readonly batch: number;
+  readonly m: number;
+  readonly n: number;
+}
+const tilesOf = ({ batch, m, n }: ProductSizes, { launch: { tile_rows, tile_cols } }: ProductPlan): number =>
+  batch * Math.ceil(m / tile_rows) * Math.ceil(n / tile_cols);
+
+/** The size of `rates` with which the last multiprocessor is done first. */
+export function planBlocks<Size extends ProductSize>(
+  sizes: ProductSizes,
+  { unit, multiprocessors }: Target,
+  rates: BlockRates<Size>,
+): ProductPlan<Size> {
+  const cost = (plan: ProductPlan<Size>): number => {
+    const [fewest, rate] = rates[plan.size];
+    const each = Math.ceil(tilesOf(sizes, plan) / multiprocessors);
+    return (Math.max(each, fewest) * plan.launch.tile_rows * plan.launch.tile_cols) / rate;
   };
-  const exists = (size: ProductSize): boolean => size !== "_wide" || hasWarpgroups(target.arch);
-  const plans = (Object.keys(rates) as ProductSize[]).filter(exists).map((size) => planBlock(size, target.unit));
+  const plans = (Object.keys(rates) as Size[]).map((size) => planBlock(size, unit));
   return plans.reduce((best, plan) => (cost(plan) < cost(best) ? plan : best));
+}
+
+/** For a product of depth k: of few and deep tiles several blocks make one together. */
+export function planProduct(sizes: ProductSizes & { readonly k: number }, target: Target): ProductPlan {
+  if (!hasWarpgroups(target.arch)) return planBlocks(sizes, target, denseRates);
+  const plan = planBlocks(sizes, target, groupedRates);
+  const fits = tilesOf(sizes, plan) * PRODUCT_SPLIT <= SPLIT_BLOCKS * target.multiprocessors;
+  return plan.size === "_half" && fits && sizes.k >= SPLIT_DEPTH ? planBlock("_split", target.unit) : plan;
 }
 
 /** Sizes that multiply by the same instructions, and go through k in the same order: for any number of rows one result. */
@@ -70,20 +106,25 @@ export const invariantProduct = (m: number, unit: Target["unit"]): ProductPlan =
 
 export const productDefines = {
   ...unitDefines,
-  ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE },
+  ...{ PRODUCT_TILE, PRODUCT_ASYNC_SLICE, PRODUCT_ASYNC_STAGES, PRODUCT_SLICE, PRODUCT_SPLIT },
 };
 
 export const product = [
   family({
     file: "product",
     pattern: "product{size}_{A}{B}_{T}",
-    over: { size: ["", "_small", "_wide"], A: ["k", "m"], B: ["k", "n"], T: ["bf16", "f16"] },
+    over: {
+      size: ["", "_small", "_wide", "_square", "_half", "_split"],
+      A: ["k", "m"],
+      B: ["k", "n"],
+      T: ["bf16", "f16"],
+    },
     apart: ["size", "A", "B"],
     args: "a* b* out* batch m n k a_step b_step num_dims info*",
-    plan: "tile_rows tile_cols threads shared_bytes",
+    plan: "tile_rows tile_cols tile_blocks threads shared_bytes",
     defines: productDefines,
     launch: (s) => ({
-      ...blocks(s.batch * Math.ceil(s.m / s.tile_rows) * Math.ceil(s.n / s.tile_cols), 1, s.threads),
+      ...blocks(s.batch * Math.ceil(s.m / s.tile_rows) * Math.ceil(s.n / s.tile_cols) * s.tile_blocks, 1, s.threads),
       shared: s.shared_bytes,
     }),
   }),

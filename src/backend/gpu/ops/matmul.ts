@@ -191,7 +191,7 @@ function onUnit(gpu: Gpu, unit: Exclude<MatrixUnit, "fma">, { dtype, m, n, k, a,
   const device = { unit, arch: gpu.context.properties.arch, multiprocessors: gpu.multiprocessors };
   const { size, launch } = gpu.isInvariant
     ? invariantProduct(m, unit)
-    : planProduct({ batch: batch.batch, m, n }, device);
+    : planProduct({ batch: batch.batch, m, n, k }, device);
   const [byRows, byColumns] = [a.col === 1, b.row === 1];
   gpu.launch(`product${size}_${byRows ? "k" : "m"}${byColumns ? "k" : "n"}_${dtype}`, {
     ...{ ...batch, m, n, k, a: a.at, b: b.at, out },
