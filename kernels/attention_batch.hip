@@ -6,17 +6,20 @@
 namespace gpu {
 
 #if GPU_WARPGROUPS
-#define BATCH_BODY(T, D) \
+#define BATCH_BODY(T, D, Groups, Keys, Stages) \
   DYNAMIC_SHARED(T, tiles); \
   Prefilling<T> all = PREFILL_GATHER(T); \
   all.mask = nullptr, all.sinks = nullptr, all.tables = nullptr, all.offsets = nullptr, all.softcap = 0; \
-  prefill_warpgroup<WarpgroupPrefill<T, D, PLAIN, BATCH_GROUPS_##D, BATCH_KEYS_##D, BATCH_STAGES_##D, true>>(tiles, all);
+  prefill_warpgroup<WarpgroupPrefill<T, D, PLAIN, Groups, Keys, Stages, true>>(tiles, all);
 #else
-#define BATCH_BODY(T, D)
+#define BATCH_BODY(T, D, Groups, Keys, Stages)
 #endif
-#define ATTENTION_BATCH(T, D) \
-  KERNEL_CROWDED(BATCH_GROUPS_##D * 128, BATCH_BLOCKS_##D, attention_batch_##D##_##T, PREFILL_OPERANDS(T), PREFILL_SIZES) { BATCH_BODY(T, D) }
-#define ATTENTION_BATCH_ALL(T) ATTENTION_BATCH(T, 64) ATTENTION_BATCH(T, 96) ATTENTION_BATCH(T, 128)
+#define ATTENTION_BATCH(T, D, Groups, Keys, Stages, Blocks) \
+  KERNEL_CROWDED(Groups * 128, Blocks, attention_batch_##D##_##T, PREFILL_OPERANDS(T), PREFILL_SIZES) { BATCH_BODY(T, D, Groups, Keys, Stages) }
+#define ATTENTION_BATCH_ALL(T) \
+  ATTENTION_BATCH(T, 64, BATCH_GROUPS_64, BATCH_KEYS_64, BATCH_STAGES_64, BATCH_BLOCKS_64) \
+  ATTENTION_BATCH(T, 96, BATCH_GROUPS_96, BATCH_KEYS_96, BATCH_STAGES_96, BATCH_BLOCKS_96) \
+  ATTENTION_BATCH(T, 128, BATCH_GROUPS_128, BATCH_KEYS_128, BATCH_STAGES_128, BATCH_BLOCKS_128)
 GPU_bf16(ATTENTION_BATCH_ALL)
 GPU_f16(ATTENTION_BATCH_ALL)
 

@@ -11,15 +11,19 @@ typedef void (*Kernel)(const bf16*, const bf16*, bf16*, size_t, size_t, size_t, 
 struct Variant {
   const char* name;
   Kernel kernel;
-  int rows, cols, threads, bytes;
+  int rows, cols, threads, stages, blocks;
+  int bytes() const { return stages * 2 * (rows + cols) * PRODUCT_ASYNC_SLICE; }
 };
 // What src/backend/gpu/families/product.ts plans: sizes are only known where the device's code is compiled.
-static Variant wide(Kernel kernel) { return Variant{"wide", kernel, PRODUCT_TILE, 2 * PRODUCT_TILE, 256, (PRODUCT_ASYNC_STAGES + 1) * 6 * PRODUCT_TILE * PRODUCT_ASYNC_SLICE}; }
-static Variant large(Kernel kernel) { return Variant{"large", kernel, PRODUCT_TILE, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES * 4 * PRODUCT_TILE * PRODUCT_ASYNC_SLICE}; }
-static Variant small(Kernel kernel) { return Variant{"small", kernel, PRODUCT_TILE / 2, PRODUCT_TILE / 2, 128, (PRODUCT_ASYNC_STAGES + 1) * 2 * PRODUCT_TILE * PRODUCT_ASYNC_SLICE}; }
-#define VARIANTS(lies) {wide(product_wide_##lies##_bf16), large(product_##lies##_bf16), small(product_small_##lies##_bf16)}
+#define VARIANTS(lies) { \
+  {"wide", product_wide_##lies##_bf16, PRODUCT_TILE, 2 * PRODUCT_TILE, 256, PRODUCT_ASYNC_STAGES + 1, 1}, \
+  {"square", product_square_##lies##_bf16, PRODUCT_TILE, PRODUCT_TILE, 256, 2 * PRODUCT_ASYNC_STAGES, 1}, \
+  {"half", product_half_##lies##_bf16, PRODUCT_TILE / 2, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES + 1, 1}, \
+  {"split", product_split_##lies##_bf16, PRODUCT_TILE / 2, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES + 1, PRODUCT_SPLIT}, \
+  {"large", product_##lies##_bf16, PRODUCT_TILE, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES, 1}, \
+  {"small", product_small_##lies##_bf16, PRODUCT_TILE / 2, PRODUCT_TILE / 2, 128, PRODUCT_ASYNC_STAGES + 1, 1}}
 // By whether a, and b, lies in columns.
-static const Variant variants[2][2][3] = {{VARIANTS(kn), VARIANTS(kk)}, {VARIANTS(mn), VARIANTS(mk)}};
+static const Variant variants[2][2][6] = {{VARIANTS(kn), VARIANTS(kk)}, {VARIANTS(mn), VARIANTS(mk)}};
 
 static __global__ void compare(const bf16* x, const bf16* y, size_t n, double* sums) {
   double difference = 0, norm = 0;
@@ -32,11 +36,21 @@ static __global__ void compare(const bf16* x, const bf16* y, size_t n, double* s
   atomicAdd(sums + 1, norm);
 }
 
+// Microseconds of one of many, without the host's share of launches.
+static float recorded(const std::function<void(cudaStream_t)>& product) {
+  const int calls = 20;
+  return median_of_graph([&](cudaStream_t stream) {
+    for (int i = 0; i < calls; i++) product(stream);
+  }, 9) / calls;
+}
+
 int main() {
   cublasHandle_t blas;
   cublasCreate(&blas);
+  const size_t workspace = 64 << 20;
+  cublasSetWorkspace(blas, device<u8>(workspace), workspace);
   double* sums = device<double>(2);
-  const struct { size_t m, n, k; } shapes[] = {{8192, 8192, 8192}, {4096, 14336, 4096}, {4096, 4096, 14336}, {2048, 2048, 2048}, {512, 14336, 4096}, {512, 4096, 4096}, {1000, 1000, 1000}, {264, 776, 552}, {64, 4096, 4096}};
+  const struct { size_t m, n, k; } shapes[] = {{8192, 8192, 8192}, {4096, 14336, 4096}, {4096, 4096, 14336}, {2048, 2048, 2048}, {512, 14336, 4096}, {512, 4096, 4096}, {1536, 1536, 1536}, {1024, 1024, 1024}, {1000, 1000, 1000}, {512, 512, 512}, {264, 776, 552}, {512, 768, 3072}, {128, 4096, 4096}, {64, 4096, 4096}};
   for (const auto& s : shapes) {
     bf16 *a = device<bf16>(s.m * s.k), *b = device<bf16>(s.n * s.k), *own = device<bf16>(s.m * s.n), *theirs = device<bf16>(s.m * s.n);
     fill_floats<bf16><<<1024, 256>>>(a, s.m * s.k, 1, 1.0f);
@@ -44,19 +58,20 @@ int main() {
     const float one = 1, zero = 0;
     for (int ta = 0; ta < 2; ta++)
       for (int tb = 0; tb < 2; tb++) {
-        const float library = median([&] {
+        const float library = recorded([&](cudaStream_t stream) {
+          cublasSetStream(blas, stream);
           cublasGemmEx(blas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, (int)s.n, (int)s.m, (int)s.k, &one, b,
                        CUDA_R_16BF, (int)(tb ? s.k : s.n), a, CUDA_R_16BF, (int)(ta ? s.m : s.k), &zero, theirs, CUDA_R_16BF, (int)s.n,
                        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-        }, 9);
+        });
         printf("%5zu x %5zu x %5zu %c%c  cuBLAS %6.1f TFLOP/s;", s.m, s.n, s.k, ta ? 'T' : 'N', tb ? 'T' : 'N', 2e-6 * s.m * s.n * s.k / library);
         for (const Variant& v : variants[ta][tb]) {
-          CHECK(cudaFuncSetAttribute((const void*)v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v.bytes));
+          CHECK(cudaFuncSetAttribute((const void*)v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v.bytes()));
           CHECK(cudaMemset(own, 0xee, s.m * s.n * 2));
-          const unsigned grid = (unsigned)((s.m + v.rows - 1) / v.rows * ((s.n + v.cols - 1) / v.cols));
-          const float time = median([&] {
-            v.kernel<<<grid, v.threads, v.bytes>>>(a, b, own, 1, s.m, s.n, s.k, ta ? s.m : s.k, tb ? s.k : s.n, 0, nullptr);
-          }, 9);
+          const unsigned grid = (unsigned)((s.m + v.rows - 1) / v.rows * ((s.n + v.cols - 1) / v.cols) * v.blocks);
+          const float time = recorded([&](cudaStream_t stream) {
+            v.kernel<<<grid, v.threads, v.bytes(), stream>>>(a, b, own, 1, s.m, s.n, s.k, ta ? s.m : s.k, tb ? s.k : s.n, 0, nullptr);
+          });
           double found[2] = {0, 0};
           CHECK(cudaMemcpy(sums, found, sizeof found, cudaMemcpyHostToDevice));
           compare<<<264, 256>>>(own, theirs, s.m * s.n, sums);

@@ -152,9 +152,10 @@ it("is planned by how many tiles there are", () => {
   expect(plan("f32", 1000, 1000, 1000)).toEqual({ size: "small", depth: 1000 });
   expect(plan("i32", 8192, 8192, 8192)).toEqual({ size: "small", depth: 8192 });
   expect(plan("f32", 64, 4096, 4096)).toEqual({ size: "small", depth: 512 });
-  expect(plan("f32", 333, 777, 555)).toEqual({ size: "small", depth: 144 });
+  expect(plan("f32", 333, 777, 555)).toEqual({ size: "small", depth: 96 });
   // Halves are not rounded between.
   expect(plan("f16", 64, 4096, 4096)).toEqual({ size: "small", depth: 4096 });
   expect(plan("f32", 64, 64, 4096, 1000)).toEqual({ size: "small", depth: 4096 });
-  expect(plan("f32", 64, 64, 200)).toEqual({ size: "small", depth: 200 });
+  expect(plan("f32", 64, 64, 200)).toEqual({ size: "small", depth: 48 });
+  expect(plan("f32", 64, 64, 60)).toEqual({ size: "small", depth: 60 });
 });

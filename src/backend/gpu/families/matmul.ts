@@ -17,7 +17,7 @@ const LARGE_ACROSS = 4;
 const LARGE_GAIN = 1.15;
 /** Blocks of a small product that keep a multiprocessor busy, how much of k each has at least, and what that is a multiple of. */
 const SMALL_CROWD = 4;
-const LEAST_DEPTH = 128;
+const LEAST_DEPTH = 32;
 const SLICE = 16;
 
 const tilesOf = (type: DType, small: boolean, { batch, m, n }: Omit<ProductSizes, "k">): number => {
