@@ -152,12 +152,11 @@ struct Plan { int threads, rows, shared; };
 static Plan plan_warpgroups(int groups, int D, int keys, int stages) {
   return {groups * 128, groups * 64, (groups * 64 + 2 * stages * keys) * ((D + 63) / 64) * 128 + 40};
 }
-#define WARPGROUP_PLAN(D) plan_warpgroups(masked ? WARPGROUPS_MASKED_##D : WARPGROUPS_##D, D, WARPGROUP_KEYS_##D, WARPGROUP_STAGES_##D)
+#define WARPGROUP_PLAN(D) \
+  (masked ? plan_warpgroups(MASKED_GROUPS_##D, D, MASKED_KEYS_##D, MASKED_STAGES_##D) : plan_warpgroups(PLAIN_GROUPS_##D, D, PLAIN_KEYS_##D, PLAIN_STAGES_##D))
 static Plan plan_warpgroups(int D, bool masked) {
   return D == 64 ? WARPGROUP_PLAN(64) : D == 96 ? WARPGROUP_PLAN(96) : D == 128 ? WARPGROUP_PLAN(128) : WARPGROUP_PLAN(256);
 }
-#define BATCH_PLAN(D) plan_warpgroups(BATCH_GROUPS_##D, D, BATCH_KEYS_##D, BATCH_STAGES_##D)
-static Plan plan_batch(int D) { return D == 64 ? BATCH_PLAN(64) : D == 96 ? BATCH_PLAN(96) : BATCH_PLAN(128); }
 static Plan plan_prefill(int bytes, int D, int keys, bool keep, int budget, int block = 128) {
   int waves = block / 32;
   const int row = (D * bytes / 16 | 1) * 16, strips = bytes == 2 && D <= 128 ? 2 : 1;
@@ -292,9 +291,8 @@ template <class T> struct Run {
   void prefill() {
     const int D = head_dim(p.d);
     const bool simple = has_warpgroups() && kind() == PLAIN && !p.offsets && !p.sinks && Kernels<T>::batch(D);
-    const void* kernel = Kernels<T>::prefill(D, kind());
-    if (simple) prefill(Kernels<T>::batch(D), plan_batch(D));
-    else if (has_warpgroups() && sizeof(T) == 2 && D > 32) prefill(kernel, plan_warpgroups(D, kind() == SHAPED));
+    const void* kernel = simple ? Kernels<T>::batch(D) : Kernels<T>::prefill(D, kind());
+    if (has_warpgroups() && sizeof(T) == 2 && D > 32) prefill(kernel, plan_warpgroups(D, kind() == SHAPED));
     else prefill(kernel, plan_prefill(sizeof(T), D, sizeof(T) == 2 && D > 32 && D <= 128 && !masked() ? 64 : 32, sizeof(T) == 2 && D <= 64, budget));
   }
   void decode(int parts) {

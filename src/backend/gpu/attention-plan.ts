@@ -80,33 +80,27 @@ const ASYNC_KEYS = 64;
 const ASYNC_KEPT_DIM = 64;
 
 /**
- * Of a prefill by warpgroups: how many there are, with 64 queries each, without a mask and with one, for which they need more
- * registers; keys per tile; tiles each of keys and values in shared memory.
+ * Of a prefill by warpgroups: how many there are, with 64 queries each; keys per tile; tiles each of keys and values in shared memory;
+ * blocks that share a multiprocessor, so that one is at work while another begins or ends. With a mask they need more registers.
  */
 const warpgroupSizes = {
-  64: { plain: 3, masked: 2, keys: 128, stages: 2 },
-  96: { plain: 2, masked: 2, keys: 128, stages: 3 },
-  128: { plain: 2, masked: 2, keys: 128, stages: 3 },
-  256: { plain: 2, masked: 2, keys: 64, stages: 2 },
+  64: { plain: { groups: 2, keys: 64, stages: 3, blocks: 2 }, masked: { groups: 2, keys: 128, stages: 2 } },
+  96: { plain: { groups: 2, keys: 128, stages: 3, blocks: 1 }, masked: { groups: 2, keys: 128, stages: 3 } },
+  128: { plain: { groups: 2, keys: 128, stages: 3, blocks: 1 }, masked: { groups: 2, keys: 128, stages: 3 } },
+  256: { plain: { groups: 2, keys: 64, stages: 2, blocks: 1 }, masked: { groups: 2, keys: 64, stages: 2 } },
 } as const satisfies Readonly<Record<Exclude<HeadDim, 32>, object>>;
 type WarpgroupDim = keyof typeof warpgroupSizes;
-/** The same of batches alone (kernels/attention_batch.hip), and how many blocks share a multiprocessor. */
-const batchSizes = {
-  64: { groups: 2, keys: 64, stages: 3, blocks: 2 },
-  96: { groups: 2, keys: 128, stages: 3, blocks: 1 },
-  128: { groups: 2, keys: 128, stages: 3, blocks: 1 },
-} as const;
-export type BatchDim = keyof typeof batchSizes;
-export const batchDims = [64, 96, 128] as const satisfies readonly BatchDim[];
-export const isBatchDim = (d: number): d is BatchDim => d in batchSizes;
-const warpgroupDefines = Object.fromEntries(
-  ([64, 96, 128, 256] as const).flatMap((d) => [
-    [`WARPGROUPS_${d}`, warpgroupSizes[d].plain],
-    [`WARPGROUPS_MASKED_${d}`, warpgroupSizes[d].masked],
-    [`WARPGROUP_KEYS_${d}`, warpgroupSizes[d].keys],
-    [`WARPGROUP_STAGES_${d}`, warpgroupSizes[d].stages],
-  ]),
-);
+const warpgroupDefines = (kind: "plain" | "masked", dims: readonly WarpgroupDim[]) =>
+  Object.fromEntries(
+    dims.flatMap((d) =>
+      Object.entries(warpgroupSizes[d][kind]).map(([name, size]) => [`${kind}_${name}_${d}`.toUpperCase(), size]),
+    ),
+  );
+const warpgroupDims = [64, 96, 128, 256] as const;
+/** Heads for which there is a kernel of batches side by side alone (kernels/attention_batch.hip). */
+export const batchDims = [64, 96, 128] as const;
+export type BatchDim = (typeof batchDims)[number];
+export const isBatchDim = (d: number): d is BatchDim => batchDims.some((dim) => dim === d);
 
 /**
  * Where few queries of prompts share the keys out: pages of a part for each tile of queries, and tiles of keys in shared memory
@@ -166,7 +160,8 @@ export const decodeDefines = (arch: string) => ({
 });
 export const prefillDefines = (arch: string) => ({
   ...decodeDefines(arch),
-  ...warpgroupDefines,
+  ...warpgroupDefines("plain", warpgroupDims),
+  ...warpgroupDefines("masked", warpgroupDims),
   ...{ PREFILL_KEYS, PREFILL_KEPT_DIM, ASYNC_KEYS, ASYNC_KEPT_DIM },
 });
 
@@ -176,20 +171,15 @@ export const stepDefines = (arch: string) => ({
 });
 export const clusterDefines = { ...unitDefines, PAGE_SIZE, STEP_CLUSTER, CLUSTER_WAVES };
 
-/** Of kernels that only warpgroups have. */
-const groupedDefines = (arch: string) => ({ ...unitDefines, PAGE_SIZE, GPU_SHARED_KB: sharedBudget(arch) / 1024 });
-export const cappedDefines = (arch: string) => ({
-  ...groupedDefines(arch),
-  ...Object.fromEntries(Object.entries(warpgroupDefines).filter(([name]) => !name.includes("MASKED"))),
+/** Of kernels that only warpgroups have, and those without a mask. */
+const groupedDefines = (dims: readonly WarpgroupDim[]) => (arch: string) => ({
+  ...unitDefines,
+  PAGE_SIZE,
+  GPU_SHARED_KB: sharedBudget(arch) / 1024,
+  ...warpgroupDefines("plain", dims),
 });
-export const batchDefines = (arch: string) => ({
-  ...groupedDefines(arch),
-  ...Object.fromEntries(
-    batchDims.flatMap((d) =>
-      Object.entries(batchSizes[d]).map(([name, size]) => [`BATCH_${name.toUpperCase()}_${d}`, size]),
-    ),
-  ),
-});
+export const cappedDefines = groupedDefines(warpgroupDims);
+export const batchDefines = groupedDefines(batchDims);
 
 export const splitDefines = (arch: string) => ({
   ...decodeDefines(arch),
@@ -248,14 +238,7 @@ const WARPGROUP_WORDS = 40;
 
 /** A prefill of halves by warpgroups: queries, tiles of keys and values in rows of 64 halves, and what is kept beside them. */
 export function planWarpgroups(d: WarpgroupDim, masked: boolean): PrefillPlan {
-  const { plain, masked: withMask, keys, stages } = warpgroupSizes[d];
-  return planGroups(d, masked ? withMask : plain, keys, stages);
-}
-export function planBatch(d: BatchDim): PrefillPlan {
-  const { groups, keys, stages } = batchSizes[d];
-  return planGroups(d, groups, keys, stages);
-}
-function planGroups(d: WarpgroupDim, groups: number, keys: number, stages: number): PrefillPlan {
+  const { groups, keys, stages } = warpgroupSizes[d][masked ? "masked" : "plain"];
   const rows = groups * 64;
   return {
     threads: groups * 128,

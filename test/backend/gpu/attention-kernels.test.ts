@@ -3,14 +3,12 @@ import { createRequire } from "node:module";
 import { afterAll, describe, expect, test } from "vitest";
 import { buildSim } from "../../../sim/build.mjs";
 import {
-  batchDims,
   decodeBlocks,
   headDimFor,
   headDims,
   isBatchDim,
   type MatrixUnit,
   matrixUnit,
-  planBatch,
   planDecode,
   planPrefill,
   planSplit,
@@ -334,8 +332,8 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
   const inPieces = [inputs.q, keys, values].every(({ strides }, i) =>
     isInPieces({ at: Number(pointers[i]), strides }, sizeOf(dtype)),
   );
-  const batch = kind === "prefill" && unit === "wgmma" && isBatchDim(dim) && simple && inPieces ? dim : null;
-  const infix = capped ? "_capped" : batch ? "_batch" : masked ? "_masked" : "";
+  const batched = kind === "prefill" && unit === "wgmma" && isBatchDim(dim) && simple && inPieces;
+  const infix = capped ? "_capped" : batched ? "_batch" : masked ? "_masked" : "";
   // The first and the last are not read, but where other rows may be before the first.
   const before = c.paged ? 3 : 0;
   const inner = c.ends?.slice(0, -1).map((end) => end + before) ?? [];
@@ -357,13 +355,11 @@ function attend(kind: Kind, unit: Played, dtype: Half, device: number, c: Case) 
         unit === "wgmma"
           ? dim === 32
             ? planPrefill("mma", dtype, dim, sharedBudget("sm_90a"))
-            : batch
-              ? planBatch(batch)
-              : planWarpgroups(dim, masked && !capped)
+            : planWarpgroups(dim, masked && !capped)
           : planPrefill(unit, dtype, dim, simulated);
       const grid = prefillBlocks(c.ends?.length ?? b, hq, tq, rows, c.ends !== undefined);
       const args = [...operands, pointer(offsets), ...sizes, ...strides];
-      const file = capped ? "attention_capped" : batch ? "attention_batch" : "attention";
+      const file = capped ? "attention_capped" : batched ? "attention_batch" : "attention";
       run(file, `attention${infix}_${dim}_${dtype}`, grid, threads, shared, args);
     } else {
       const { threads, shared } = planDecode(unit === "wgmma" ? "mma" : unit, dtype, dim, simulated);
@@ -745,7 +741,6 @@ describe("plans", () => {
     for (const d of [64, 96, 128, 256] as const)
       for (const masked of [false, true])
         expect(planWarpgroups(d, masked).shared).toBeLessThanOrEqual(sharedBudget("sm_90a"));
-    for (const d of batchDims) expect(planBatch(d).shared).toBeLessThanOrEqual(sharedBudget("sm_90a"));
     expect(planPrefill("mma", "bf16", 128, sharedBudget("sm_90"))).toEqual({
       ...{ threads: 128, rows: 128, shared: 104448 },
     });

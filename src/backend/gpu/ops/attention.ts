@@ -10,7 +10,6 @@ import {
   hasWarpgroups,
   headDimFor,
   isBatchDim,
-  planBatch,
   planDecode,
   planPrefill,
   planSplit,
@@ -194,11 +193,9 @@ export function prefill(gpu: Gpu, p: Problem, out: number): void {
   const grouped = dim !== 32 && hasWarpgroups(arch) && (dtype === "bf16" || dtype === "f16");
   const capped = grouped && isCapped(p);
   const batch = grouped && variant === "" && isBatchDim(dim) && isPlainBatch(p) ? dim : null;
-  const plan = batch
-    ? planBatch(batch)
-    : grouped
-      ? planWarpgroups(dim, variant !== "" && !capped)
-      : planPrefill(gpu.matrixUnit(dtype), dtype, dim, sharedBudget(arch));
+  const plan = grouped
+    ? planWarpgroups(dim, variant !== "" && !capped)
+    : planPrefill(gpu.matrixUnit(dtype), dtype, dim, sharedBudget(arch));
   values.threads = plan.threads;
   values.rows = plan.rows;
   values.shared_bytes = plan.shared;
