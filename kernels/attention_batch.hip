@@ -1,7 +1,6 @@
 // Prefill of a batch whose sequences lie side by side, in rows that 16 bytes at a time can be copied of, without mask, softcap, sinks or
 // pages, by warpgroups, which only Hopper has: attention_batch_<D>_T. What attention_<D>_T does besides takes registers and instructions
-// of every tile from it; without it two blocks of small heads share a multiprocessor, and one is at work while the other begins or ends.
-// Heads of 256 have no registers to spare either way. Launch: as attention_<D>_T.
+// of every tile from it. Heads of 256 have no registers to spare either way. Launch: as attention_<D>_T.
 #include "attention-warpgroup.h"
 namespace gpu {
 

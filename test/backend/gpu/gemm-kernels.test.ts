@@ -157,5 +157,5 @@ it("is planned by how many tiles there are", () => {
   expect(plan("f16", 64, 4096, 4096)).toEqual({ size: "small", depth: 4096 });
   expect(plan("f32", 64, 64, 4096, 1000)).toEqual({ size: "small", depth: 4096 });
   expect(plan("f32", 64, 64, 200)).toEqual({ size: "small", depth: 48 });
-  expect(plan("f32", 64, 64, 60)).toEqual({ size: "small", depth: 60 });
+  expect(plan("f32", 64, 64, 120)).toEqual({ size: "small", depth: 120 });
 });

@@ -4,9 +4,9 @@ import { BLOCK, blocks, family, floats, numbers, perThread } from "./family.ts";
 import {
   type BlockRates,
   type ProductPlan,
-  type ProductSizes,
   planBlocks,
   productDefines,
+  type ResultSizes,
   type Target,
 } from "./product.ts";
 
@@ -47,7 +47,7 @@ export function planDepthwise({ taps, stride, padding, size, vector }: Depthwise
 const convRates: BlockRates<"" | "_small"> = { "": [1, 1], _small: [2, 0.6] };
 
 /** As planBlocks, but large blocks are made by warpgroups where there are such. */
-export function planConvolution(sizes: ProductSizes, target: Target): ProductPlan<keyof typeof convRates> {
+export function planConvolution(sizes: ResultSizes, target: Target): ProductPlan<keyof typeof convRates> {
   const { size, launch } = planBlocks(sizes, target, convRates);
   if (size === "_small") return { size, launch };
   return { size: "", launch: hasWarpgroups(target.arch) ? { ...launch, threads: 2 * launch.tile_rows } : launch };

@@ -15,9 +15,13 @@ const LARGE_DOWN = 2;
 const LARGE_ACROSS = 4;
 /** How much of a large tile is made in the time of a small one of its size, with a multiprocessor to itself. */
 const LARGE_GAIN = 1.15;
-/** Blocks of a small product that keep a multiprocessor busy, how much of k each has at least, and what that is a multiple of. */
+/**
+ * Blocks of a small product that keep a multiprocessor busy, how much of k each has at least, and what that is a multiple of. Fewer
+ * parts than these gain less than it takes to add them up.
+ */
 const SMALL_CROWD = 4;
 const LEAST_DEPTH = 32;
+const LEAST_PARTS = 4;
 const SLICE = 16;
 
 const tilesOf = (type: DType, small: boolean, { batch, m, n }: Omit<ProductSizes, "k">): number => {
@@ -51,7 +55,7 @@ export function planGemm(type: DType, s: ProductSizes, multiprocessors: number):
   // Sums of halves must not be rounded before they are added. From a block per multiprocessor on, adding costs what it gains.
   if (sizeOf(type) < 4 || tiles > multiprocessors) return { size: "small", depth: s.k };
   const parts = Math.min(Math.floor((SMALL_CROWD * multiprocessors) / tiles), Math.floor(s.k / LEAST_DEPTH));
-  return { size: "small", depth: parts > 1 ? SLICE * Math.ceil(s.k / parts / SLICE) : s.k };
+  return { size: "small", depth: parts >= LEAST_PARTS ? SLICE * Math.ceil(s.k / parts / SLICE) : s.k };
 }
 
 /** For any number of rows the same order of additions: one after the other. */

@@ -1,6 +1,7 @@
 /** Products of halves on a matrix unit. */
 import { hasWarpgroups, type MatrixUnit, unitDefines } from "../attention-plan.ts";
 import { blocks, family } from "./family.ts";
+import type { ProductSizes } from "./matmul.ts";
 
 /** Rows and columns of the result that a block makes. */
 const PRODUCT_TILE = 128;
@@ -12,10 +13,7 @@ export const PRODUCT_SLICE = 32;
 /** Blocks of a cluster that share the depth of a product out. */
 const PRODUCT_SPLIT = 4;
 
-/**
- * What a block makes, in tiles; how many of those slices more there is room for, with copies beside arithmetic. By Hopper's
- * warpgroups where they are `grouped`, else by any unit.
- */
+/** Of a block: what it makes, in tiles; slices beyond PRODUCT_ASYNC_STAGES; whether it is made by Hopper's warpgroups, else by any unit. */
 const blockSizes = {
   "": { rows: 1, cols: 1, more: 0, grouped: false },
   _small: { rows: 1 / 2, cols: 1 / 2, more: 1, grouped: false },
@@ -65,21 +63,17 @@ export type BlockRates<Size extends ProductSize> = Readonly<Record<Size, readonl
 /** Measured on an H200, where the others are never the best beside those by warpgroups. */
 const denseRates: BlockRates<"" | "_small"> = { "": [1, 0.6], _small: [2, 0.4] };
 const groupedRates: BlockRates<"_wide" | "_square" | "_half"> = { _wide: [1, 1], _square: [1, 0.9], _half: [1, 0.65] };
-/** From what depth on halves of tiles are split, and so that this leaves a multiprocessor no more blocks. */
+/** Half tiles are split from so deep on, where that makes so many blocks for each multiprocessor at most. */
 const SPLIT_DEPTH = 2048;
 const SPLIT_BLOCKS = 1.5;
 
-export interface ProductSizes {
-  readonly batch: number;
-  readonly m: number;
-  readonly n: number;
-}
-const tilesOf = ({ batch, m, n }: ProductSizes, { launch: { tile_rows, tile_cols } }: ProductPlan): number =>
+export type ResultSizes = Omit<ProductSizes, "k">;
+const tilesOf = ({ batch, m, n }: ResultSizes, { launch: { tile_rows, tile_cols } }: ProductPlan): number =>
   batch * Math.ceil(m / tile_rows) * Math.ceil(n / tile_cols);
 
 /** The size of `rates` with which the last multiprocessor is done first. */
 export function planBlocks<Size extends ProductSize>(
-  sizes: ProductSizes,
+  sizes: ResultSizes,
   { unit, multiprocessors }: Target,
   rates: BlockRates<Size>,
 ): ProductPlan<Size> {
@@ -92,8 +86,8 @@ export function planBlocks<Size extends ProductSize>(
   return plans.reduce((best, plan) => (cost(plan) < cost(best) ? plan : best));
 }
 
-/** For a product of depth k: of few and deep tiles several blocks make one together. */
-export function planProduct(sizes: ProductSizes & { readonly k: number }, target: Target): ProductPlan {
+/** The same by all sizes that the target has; of few and deep tiles several blocks make one together. */
+export function planProduct(sizes: ProductSizes, target: Target): ProductPlan {
   if (!hasWarpgroups(target.arch)) return planBlocks(sizes, target, denseRates);
   const plan = planBlocks(sizes, target, groupedRates);
   const fits = tilesOf(sizes, plan) * PRODUCT_SPLIT <= SPLIT_BLOCKS * target.multiprocessors;
