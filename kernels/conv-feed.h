@@ -73,6 +73,7 @@ template <class T, int LINES, int BK, int THREADS, bool WIDE> struct PatchFeed :
 
 // Results whose columns are the pixels of all images. Those of an image's row are neighbours, and so are rows.
 template <class T> struct ImageSink {
+  static constexpr bool IN_ROWS = true;
   T* out;  // of the first column's image
   size_t image_step;
   u32 m, rest, pixels, pixel;

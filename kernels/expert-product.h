@@ -22,6 +22,7 @@ GPU_FN ExpertTile expert_tile(const u32* tiles, u32 i) {
 }
 // Results of a tile's rows, by their places among the sorted ones.
 template <class T> struct ExpertSink {
+  static constexpr bool IN_ROWS = true;
   T* out;
   const T* bias;
   const u32* order;

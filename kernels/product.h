@@ -17,6 +17,8 @@ namespace gpu {
 template <class T> struct PlainSink {
   T* out;
   size_t m, n;
+  // Whether results of a row are neighbours where they go.
+  static constexpr bool IN_ROWS = true;
   // Whether R results from a multiple of R on are stored at once.
   template <int R> GPU_METHOD bool takes() const { return n % R == 0 && vector_aligned<R>(out); }
   template <int R> GPU_METHOD void put(size_t row, size_t col, const f32 (&x)[R]) const {
@@ -215,7 +217,7 @@ template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB, int BLO
   typedef gpu::Terms<FeedA::SPLIT, BK> Terms;
   static_assert(STAGES >= 3, "one slice on its way, one multiplied, one not yet waited for");
 
-  // Results leave by way of shared memory, where all are done with slices: in registers those of a row are pairs far from each other,
+  // Rows of results leave by way of shared memory, where all are done with slices: in registers they are pairs far from each other,
   // and a product of few slices would take as long to store them as to make them. Columns are those from col0 on.
   static constexpr int PITCH = BN + 8;
   static_assert(BM * PITCH * sizeof(f32) <= STAGES * (FeedA::SIZE + FeedB::SIZE) * sizeof(T), "results fit where slices were");
@@ -298,7 +300,14 @@ template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB, int BLO
       f32 sum[PART];
       gather(shared, c, rank, sum);
       leave<BN / BLOCKS>(shared, sum, sink, row0, col0 + rank * (BN / BLOCKS));
-    } else leave<BN>(shared, c, sink, row0, col0);
+    } else if constexpr (Sink::IN_ROWS) leave<BN>(shared, c, sink, row0, col0);
+    else {
+      const size_t row = row0 + tid_x() / 32 * 16 + lane_id() / 4, col = col0 + lane_id() % 4 * 2;
+      UNROLL for (int e = 0; e < BN / 2; e += 2) {
+        const f32 x[2] = {c[e], c[e + 1]};
+        sink.put(row + e / 2 % 2 * 8, col + e / 4 * 8, x);
+      }
+    }
     barrier();  // the next tile's slices go where this one's results are read
   }
 };

@@ -81,6 +81,7 @@ template <int N, class T> GPU_FN void put_results(T* out, size_t rows, size_t n,
 }
 // Results of a tile whose rows are features, by their places in it: turned and rounded or, of a part of k, as they are.
 template <class T, int BM, int BN, int THREADS> struct TurnedSink {
+  static constexpr bool IN_ROWS = false;
   static constexpr int V = 16 / sizeof(T), PITCH = BM + V;
   f32* part;
   T* staged;  // shared memory
