@@ -302,7 +302,7 @@ template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB, int BLO
       leave<BN / BLOCKS>(shared, sum, sink, row0, col0 + rank * (BN / BLOCKS));
     } else if constexpr (Sink::IN_ROWS) leave<BN>(shared, c, sink, row0, col0);
     else {
-      const size_t row = row0 + tid_x() / 32 * 16 + lane_id() / 4, col = col0 + lane_id() % 4 * 2;
+      const size_t row = row0 + group * 64 + tid_x() % 128 / 32 * 16 + tid_x() % 32 / 4, col = col0 + tid_x() % 4 * 2;
       UNROLL for (int e = 0; e < BN / 2; e += 2) {
         const f32 x[2] = {c[e], c[e + 1]};
         sink.put(row + e / 2 % 2 * 8, col + e / 4 * 8, x);
