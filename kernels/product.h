@@ -315,12 +315,12 @@ template <class T, int BM, int BN, int STAGES, class FeedA, class FeedB, int BLO
 
 // What a block makes, by size: PRODUCT_TILE on a side (LARGE); half as much (SMALL) where that would leave multiprocessors idle. By
 // warpgroups twice as many columns (WIDE), as many (SQUARE), half as many rows (HALF), or these by a cluster that shares the depth out
-// (SPLIT). `Of` multiplies what two feeds bring.
-enum Size { SMALL, LARGE, WIDE, SQUARE, HALF, SPLIT };
+// (PAIR of two, SPLIT of more). `Of` multiplies what two feeds bring.
+enum Size { SMALL, LARGE, WIDE, SQUARE, HALF, PAIR, SPLIT };
 template <class T, Size SIZE> struct Block {
-  static constexpr bool GROUPS = SIZE != SMALL && SIZE != LARGE, HALVED = SIZE == SMALL || SIZE == HALF || SIZE == SPLIT;
+  static constexpr bool GROUPS = SIZE != SMALL && SIZE != LARGE, HALVED = SIZE == SMALL || SIZE == HALF || SIZE == PAIR || SIZE == SPLIT;
   static constexpr int BM = PRODUCT_TILE / (HALVED ? 2 : 1), BN = SIZE == SMALL ? BM : PRODUCT_TILE * (SIZE == WIDE ? 2 : 1);
-  static constexpr int BLOCKS = SIZE == SPLIT ? PRODUCT_SPLIT : 1;
+  static constexpr int BLOCKS = SIZE == SPLIT ? PRODUCT_SPLIT : SIZE == PAIR ? 2 : 1;
 #if GPU_TILE == TILE_MMA
   static constexpr int BK = PRODUCT_ASYNC_SLICE, NARROW = 1;
   static constexpr int STAGES = SIZE == LARGE ? PRODUCT_ASYNC_STAGES : SIZE == SQUARE ? 2 * PRODUCT_ASYNC_STAGES : PRODUCT_ASYNC_STAGES + 1;

@@ -1,6 +1,6 @@
 // Products of halves on a matrix unit; gemm.hip has those of other dtypes and of targets without one. info = batch dims ‖ a strides ‖
 // b strides; the name says how the operands lie: k along k, m or n side by side; steps are as in product-feed.h. Launch: a block per
-// tile of the result, of product_split PRODUCT_SPLIT.
+// tile of the result, of product_pair and _split a cluster.
 #include "product.h"
 namespace gpu {
 
@@ -13,8 +13,8 @@ namespace gpu {
   }
 #define PRODUCT_KERNEL(size, SIZE, lies, LA, LB, T) \
   KERNEL_MATRIX(T, GPU_BLOCK, product##size##_##lies##_##T, PRODUCT_ARGUMENTS(T)) { PRODUCT_BODY(SIZE, LA, LB, T) }
-#define SPLIT_KERNEL(size, SIZE, lies, LA, LB, T) \
-  KERNEL_CLUSTER(PRODUCT_TILE, 1, PRODUCT_SPLIT, product##size##_##lies##_##T, PRODUCT_ARGUMENTS(T)) { \
+#define CLUSTER_KERNEL(size, SIZE, lies, LA, LB, T) \
+  KERNEL_CLUSTER(PRODUCT_TILE, 1, (Block<T, SIZE>::BLOCKS), product##size##_##lies##_##T, PRODUCT_ARGUMENTS(T)) { \
     wait_for_previous(); \
     PRODUCT_BODY(SIZE, LA, LB, T) \
   }
@@ -25,7 +25,8 @@ namespace gpu {
   KERNEL(size, SIZE, mn, SIDE_BY_SIDE, SIDE_BY_SIDE, T)
 #define PRODUCTS(T) \
   PRODUCT_LIES(PRODUCT_KERNEL, _small, SMALL, T) PRODUCT_LIES(PRODUCT_KERNEL, , LARGE, T) PRODUCT_LIES(PRODUCT_KERNEL, _wide, WIDE, T) \
-  PRODUCT_LIES(PRODUCT_KERNEL, _square, SQUARE, T) PRODUCT_LIES(PRODUCT_KERNEL, _half, HALF, T) PRODUCT_LIES(SPLIT_KERNEL, _split, SPLIT, T)
+  PRODUCT_LIES(PRODUCT_KERNEL, _square, SQUARE, T) PRODUCT_LIES(PRODUCT_KERNEL, _half, HALF, T) \
+  PRODUCT_LIES(CLUSTER_KERNEL, _pair, PAIR, T) PRODUCT_LIES(CLUSTER_KERNEL, _split, SPLIT, T)
 GPU_bf16(PRODUCTS)
 GPU_f16(PRODUCTS)
 

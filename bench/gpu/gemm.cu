@@ -19,11 +19,12 @@ struct Variant {
   {"wide", product_wide_##lies##_bf16, PRODUCT_TILE, 2 * PRODUCT_TILE, 256, PRODUCT_ASYNC_STAGES + 1, 1}, \
   {"square", product_square_##lies##_bf16, PRODUCT_TILE, PRODUCT_TILE, 256, 2 * PRODUCT_ASYNC_STAGES, 1}, \
   {"half", product_half_##lies##_bf16, PRODUCT_TILE / 2, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES + 1, 1}, \
+  {"pair", product_pair_##lies##_bf16, PRODUCT_TILE / 2, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES + 1, 2}, \
   {"split", product_split_##lies##_bf16, PRODUCT_TILE / 2, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES + 1, PRODUCT_SPLIT}, \
   {"large", product_##lies##_bf16, PRODUCT_TILE, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES, 1}, \
   {"small", product_small_##lies##_bf16, PRODUCT_TILE / 2, PRODUCT_TILE / 2, 128, PRODUCT_ASYNC_STAGES + 1, 1}}
 // By whether a, and b, lies in columns.
-static const Variant variants[2][2][6] = {{VARIANTS(kn), VARIANTS(kk)}, {VARIANTS(mn), VARIANTS(mk)}};
+static const Variant variants[2][2][7] = {{VARIANTS(kn), VARIANTS(kk)}, {VARIANTS(mn), VARIANTS(mk)}};
 
 static __global__ void compare(const bf16* x, const bf16* y, size_t n, double* sums) {
   double difference = 0, norm = 0;
@@ -50,7 +51,7 @@ int main() {
   const size_t workspace = 64 << 20;
   cublasSetWorkspace(blas, device<u8>(workspace), workspace);
   double* sums = device<double>(2);
-  const struct { size_t m, n, k; } shapes[] = {{8192, 8192, 8192}, {4096, 14336, 4096}, {4096, 4096, 14336}, {2048, 2048, 2048}, {512, 14336, 4096}, {512, 4096, 4096}, {1536, 1536, 1536}, {1024, 1024, 1024}, {1000, 1000, 1000}, {512, 512, 512}, {264, 776, 552}, {512, 768, 3072}, {128, 4096, 4096}, {64, 4096, 4096}};
+  const struct { size_t m, n, k; } shapes[] = {{8192, 8192, 8192}, {4096, 14336, 4096}, {4096, 4096, 14336}, {2048, 2048, 2048}, {512, 14336, 4096}, {512, 4096, 4096}, {1536, 1536, 1536}, {1024, 1024, 1024}, {1000, 1000, 1000}, {512, 512, 512}, {264, 776, 552}, {512, 768, 3072}, {256, 2048, 4096}, {128, 4096, 4096}, {64, 4096, 4096}};
   for (const auto& s : shapes) {
     bf16 *a = device<bf16>(s.m * s.k), *b = device<bf16>(s.n * s.k), *own = device<bf16>(s.m * s.n), *theirs = device<bf16>(s.m * s.n);
     fill_floats<bf16><<<1024, 256>>>(a, s.m * s.k, 1, 1.0f);

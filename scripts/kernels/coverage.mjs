@@ -19,7 +19,7 @@ export const isWhole = (compiler, target, file) =>
 const always = {
   attention: (kernel) => /^attention_\d+_b?f16$/.test(kernel.name),
   // By warpgroups, of which AMD's compilers make nothing.
-  product: (kernel) => !/^product_(wide|square|half|split)_/.test(kernel.name),
+  product: (kernel) => !/^product_(wide|square|half|pair|split)_/.test(kernel.name),
   "conv-product": (kernel) => /^conv_(product|spread)(_small)?_b?f16$/.test(kernel.name),
   attention_decode: (kernel) => /^attention_decode_\d+_b?f16$/.test(kernel.name),
   attention_split: (kernel) => /^attention_split_\d+_b?f16$/.test(kernel.name),

@@ -20,7 +20,7 @@ export function plannedLaunch(name, arch) {
     return { threads, shared };
   }
   const [, size] =
-    /^(?:product(?=\w*_[km][kn]_)|conv_(?:product|spread))(_small|_wide|_square|_half|_split|)_/.exec(name) ?? [];
+    /^(?:product(?=\w*_[km][kn]_)|conv_(?:product|spread))(_small|_wide|_square|_half|_pair|_split|)_/.exec(name) ?? [];
   const unit = matrixUnit(arch, "bf16");
   if (size === undefined || unit === "fma") return undefined;
   const { threads, shared_bytes } = planBlock(size, unit).launch;

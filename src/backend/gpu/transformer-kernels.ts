@@ -38,9 +38,10 @@ export const productKernels = ({ dtype }: TransformerNeeds, unit: MatrixUnit, ar
   existing(
     unit === "fma"
       ? [`gemm_${dtype}`, `gemm_small_${dtype}`, ...(dtype === "f32" ? (["sum_cols_f32"] as const) : [])]
-      : (hasWarpgroups(arch) ? (["_wide", "_square", "_half", "_split"] as const) : (["", "_small"] as const)).map(
-          (size) => `product${size}_kk_${dtype}` as const,
-        ),
+      : (hasWarpgroups(arch)
+          ? (["_wide", "_square", "_half", "_pair", "_split"] as const)
+          : (["", "_small"] as const)
+        ).map((size) => `product${size}_kk_${dtype}` as const),
   );
 
 /** The same with quantized weights, and of batches. */

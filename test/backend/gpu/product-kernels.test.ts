@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { MatrixUnit } from "../../../src/backend/gpu/attention-plan.ts";
 import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
-import { type ProductSize, planBlock } from "../../../src/backend/gpu/families/product.ts";
+import { type ProductSize, planBlock, planProduct } from "../../../src/backend/gpu/families/product.ts";
 import { type Device, Tensor } from "../../../src/index.ts";
 import { deviceWith, units } from "../../helpers/matrix-units.ts";
 
@@ -81,6 +81,7 @@ describe.each(units)("A product by %s of %s", (_unit, arch, ordinal) => {
       ? []
       : ([
           ["square", 4, 136, 152, 168],
+          ["pair", 6, 70, 136, 2056],
           ["split", 10_000, 70, 136, 2056],
         ] as const);
   it.each(grouped)("of %s tiles", (size, multiprocessors, m, n, k) => {
@@ -106,13 +107,27 @@ describe.each(units)("A product by %s of %s", (_unit, arch, ordinal) => {
   });
 });
 
+it.each([
+  // One of each size on an H200; of few and deep tiles the depth is shared out.
+  ["_wide", 4096, 4096, 4096],
+  ["_square", 512, 4096, 4096],
+  ["_half", 1024, 1024, 1024],
+  ["_half", 128, 4096, 1024],
+  ["_pair", 128, 4096, 4096],
+  ["_split", 64, 4096, 4096],
+] as const)("is planned as %s for %d × %d × %d", (size, m, n, k) => {
+  const target = { unit: "mma", arch: "sm_90a", multiprocessors: 132 } as const;
+  expect(planProduct({ batch: 1, m, n, k }, target).size).toBe(size);
+  expect(planProduct({ batch: 1, m, n, k }, { ...target, arch: "sm_90" }).size).toMatch(/^(_small)?$/);
+});
+
 it("a block's shared memory fits every card of a unit", () => {
   const bytes = (size: ProductSize, unit: Exclude<MatrixUnit, "fma">) => planBlock(size, unit).launch.shared_bytes;
   for (const size of ["_small", ""] as const) {
     expect(bytes(size, "mma")).toBeLessThanOrEqual(99 * 1024);
     for (const unit of ["wmma11", "wmma12", "mfma"] as const) expect(bytes(size, unit)).toBeLessThanOrEqual(64 * 1024);
   }
-  for (const size of ["_wide", "_square", "_half", "_split"] as const)
+  for (const size of ["_wide", "_square", "_half", "_pair", "_split"] as const)
     expect(bytes(size, "mma")).toBeLessThanOrEqual(227 * 1024);
 });
 

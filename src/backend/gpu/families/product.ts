@@ -10,17 +10,22 @@ const PRODUCT_ASYNC_SLICE = 64;
 const PRODUCT_ASYNC_STAGES = 3;
 export const PRODUCT_SLICE = 32;
 
-/** Blocks of a cluster that share the depth of a product out. */
+/** Blocks of a cluster that share the depth of a product out, where they are no pair. */
 const PRODUCT_SPLIT = 4;
 
-/** Of a block: what it makes, in tiles; slices beyond PRODUCT_ASYNC_STAGES; whether it is made by Hopper's warpgroups, else by any unit. */
+const half = { rows: 1 / 2, cols: 1, more: 1, grouped: true } as const;
+/**
+ * Of a block: what it makes, in tiles; slices beyond PRODUCT_ASYNC_STAGES; whether it is made by Hopper's warpgroups, else by any unit;
+ * how many make it together.
+ */
 const blockSizes = {
-  "": { rows: 1, cols: 1, more: 0, grouped: false },
-  _small: { rows: 1 / 2, cols: 1 / 2, more: 1, grouped: false },
-  _wide: { rows: 1, cols: 2, more: 1, grouped: true },
-  _square: { rows: 1, cols: 1, more: 3, grouped: true },
-  _half: { rows: 1 / 2, cols: 1, more: 1, grouped: true },
-  _split: { rows: 1 / 2, cols: 1, more: 1, grouped: true },
+  "": { rows: 1, cols: 1, more: 0, grouped: false, blocks: 1 },
+  _small: { rows: 1 / 2, cols: 1 / 2, more: 1, grouped: false, blocks: 1 },
+  _wide: { rows: 1, cols: 2, more: 1, grouped: true, blocks: 1 },
+  _square: { rows: 1, cols: 1, more: 3, grouped: true, blocks: 1 },
+  _half: { ...half, blocks: 1 },
+  _pair: { ...half, blocks: 2 },
+  _split: { ...half, blocks: PRODUCT_SPLIT },
 } as const;
 export type ProductSize = keyof typeof blockSizes;
 
@@ -45,7 +50,7 @@ export interface Target {
 /** How a block of that size multiplies, as kernels/product.h does. */
 export function planBlock<Size extends ProductSize>(size: Size, unit: Target["unit"]): ProductPlan<Size> {
   const isAsync = unit === "mma";
-  const { rows, cols, more, grouped } = blockSizes[size];
+  const { rows, cols, more, grouped, blocks } = blockSizes[size];
   const [tile_rows, tile_cols] = [rows * PRODUCT_TILE, cols * PRODUCT_TILE];
   // Four waves, or twice as many where each makes half as many columns.
   const waves = unit.startsWith("wmma") && size !== "_small" ? 8 : 4;
@@ -53,9 +58,8 @@ export function planBlock<Size extends ProductSize>(size: Size, unit: Target["un
   const stages = isAsync ? PRODUCT_ASYNC_STAGES + more : 1;
   // Rows of an odd number of 16-byte pieces, or mixed ones.
   const row = isAsync ? 2 * PRODUCT_ASYNC_SLICE : (((2 * PRODUCT_SLICE) / 16) | 1) * 16;
-  const tile_blocks = size === "_split" ? PRODUCT_SPLIT : 1;
   const shared_bytes = stages * (tile_rows + tile_cols) * row;
-  return { size, launch: { tile_rows, tile_cols, tile_blocks, threads, shared_bytes } };
+  return { size, launch: { tile_rows, tile_cols, tile_blocks: blocks, threads, shared_bytes } };
 }
 
 /** By size: how many blocks keep a multiprocessor half busy, and the rate of a busy one beside the others. */
@@ -63,7 +67,7 @@ export type BlockRates<Size extends ProductSize> = Readonly<Record<Size, readonl
 /** Measured on an H200, where the others are never the best beside those by warpgroups. */
 const denseRates: BlockRates<"" | "_small"> = { "": [1, 0.6], _small: [2, 0.4] };
 const groupedRates: BlockRates<"_wide" | "_square" | "_half"> = { _wide: [1, 1], _square: [1, 0.9], _half: [1, 0.65] };
-/** Half tiles are split from so deep on, where that makes so many blocks for each multiprocessor at most. */
+/** Half tiles are shared out from so deep on, to the most blocks of which there are so many for each multiprocessor at most. */
 const SPLIT_DEPTH = 2048;
 const SPLIT_BLOCKS = 1.5;
 
@@ -90,8 +94,10 @@ export function planBlocks<Size extends ProductSize>(
 export function planProduct(sizes: ProductSizes, target: Target): ProductPlan {
   if (!hasWarpgroups(target.arch)) return planBlocks(sizes, target, denseRates);
   const plan = planBlocks(sizes, target, groupedRates);
-  const fits = tilesOf(sizes, plan) * PRODUCT_SPLIT <= SPLIT_BLOCKS * target.multiprocessors;
-  return plan.size === "_half" && fits && sizes.k >= SPLIT_DEPTH ? planBlock("_split", target.unit) : plan;
+  if (plan.size !== "_half" || sizes.k < SPLIT_DEPTH) return plan;
+  const room = (SPLIT_BLOCKS * target.multiprocessors) / tilesOf(sizes, plan);
+  const shared = (["_split", "_pair"] as const).find((size) => blockSizes[size].blocks <= room);
+  return shared ? planBlock(shared, target.unit) : plan;
 }
 
 /** Sizes that multiply by the same instructions, and go through k in the same order: for any number of rows one result. */
@@ -108,7 +114,7 @@ export const product = [
     file: "product",
     pattern: "product{size}_{A}{B}_{T}",
     over: {
-      size: ["", "_small", "_wide", "_square", "_half", "_split"],
+      size: ["", "_small", "_wide", "_square", "_half", "_pair", "_split"],
       A: ["k", "m"],
       B: ["k", "n"],
       T: ["bf16", "f16"],
