@@ -84,7 +84,7 @@ template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, co
   if (tid_x() == 0) {
     make_signal(signal, 1);
     signals_made();
-    expect_bytes(signal, BLOCKS * HEADS * 4 * (COLUMNS + 2));
+    cluster_expect(signal, BLOCKS * HEADS * 4 * (COLUMNS + 2));
   }
   cluster_come();
 

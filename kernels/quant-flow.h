@@ -39,6 +39,8 @@ template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
   static_assert(PLACES >= 2 && BN * SUM_PITCH <= PLACES * PLACE, "");
   // Two warpgroups wait for products, and not for instructions: the quick way has fewer, but does not run beside products that are begun.
   static constexpr bool QUICK = LINES > 128;
+  // Where blocks of a tile cannot wait for each other one does the work of all.
+  static constexpr bool SHARED_OUT = PAIR ? GPU_CLUSTERS : WAITING_BLOCKS;
   // The left operand of a slice's four products, and what it is decoded from: block after block of two lines.
   typedef u32 Fragments[4][4];
   typedef QuickBlock<Q> Blocks[2];
@@ -73,14 +75,13 @@ template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
   GPU_METHOD QuantFlow(u16* shared, const Given& g)
       : g(g), sx(shared), weights((u32*)(shared + X_PLACES * X_PLACE)), told((f32*)(weights + PLACES * PLACE)), full((Signal*)(told + TOLD)), free(full + PLACES), x_full(free + PLACES),
         x_free(x_full + X_PLACES), counted(x_free + X_PLACES), joined(counted + 1), known((f32*)(joined + 1)), tile((u32)bid_x() / g.cuts), part((u32)bid_x() - tile * g.cuts) {
-    // Where blocks cannot wait for each other one does the work of all.
     const u32 pieces = g.k / PIECE;
-    from = WAITING_BLOCKS ? pieces * part / g.cuts : 0, to = WAITING_BLOCKS ? pieces * (part + 1) / g.cuts : part ? 0 : pieces;
+    from = SHARED_OUT ? pieces * part / g.cuts : 0, to = SHARED_OUT ? pieces * (part + 1) / g.cuts : part ? 0 : pieces;
     if (tid_x() == 0) {
       UNROLL for (u32 i = 0; i < PLACES; i++) make_signal(full + i, 1), make_signal(free + i, WARPS);
       UNROLL for (u32 i = 0; i < X_PLACES; i++) make_signal(x_full + i, 1), make_signal(x_free + i, WARPS);
       make_signal(counted, 2);
-      if (PAIR) make_signal(joined, 1), expect_bytes(joined, (GROUPS + 1 - part) / 2 * 2 * 16 * MULTIPLIERS);
+      if (PAIR) make_signal(joined, 1), cluster_expect(joined, (GROUPS + 1 - part) / 2 * 2 * 16 * MULTIPLIERS);
     }
     signals_made();
     if (PAIR) cluster_come(), cluster_wait();
@@ -225,8 +226,8 @@ template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
     }
     warpgroup_wait<0>();
     UNROLL for (u32 i = 0; i < BN / 2; i++) warpgroup_hold(c[i]);
-    if (WAITING_BLOCKS && PAIR) join_pair(c);
-    else if (WAITING_BLOCKS && g.cuts > 1) join(c);
+    if (SHARED_OUT && PAIR) join_pair(c);
+    else if (SHARED_OUT && g.cuts > 1) join(c);
     else {
       barrier_of<MULTIPLIERS>();  // all have decoded what lies where sums go
       if (tid_x() < MULTIPLIERS) UNROLL for (u32 j = 0; j < BN / 8; j++) stage(j, Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]});
@@ -242,14 +243,16 @@ template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
   // A block of two has every other eight rows.
   GPU_METHOD void join_pair(const f32 (&c)[BN / 2]) const {
     const auto of = [&](u32 from, u32 j) { return told + ((from * ((GROUPS + 1) / 2) + j) * MULTIPLIERS + tid_x()) * 4; };
-    UNROLL for (u32 j = 0; j < GROUPS; j++) cluster_send(of(part, j / 2), Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]}, j % 2, joined);
+    // Where all threads bring and multiply, the last ones do what others do, too.
+    const bool counts = BULK_COPIES || tid_x() < MULTIPLIERS;
+    if (counts) UNROLL for (u32 j = 0; j < GROUPS; j++) cluster_send(of(part, j / 2), Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]}, j % 2, joined);
     const Vec<u16, 4> behind = weights_behind();
     const u32 rows = (GROUPS + 1 - part) / 2 * 8;
     const Vec<u16, 4> residual = first_residual(rows, 2);
     barrier_of<MULTIPLIERS>();  // all have decoded what lies where sums go
     cluster_await(joined);
     UNROLL for (u32 j = 0; j < (GROUPS + 1) / 2; j++) {
-      if (j * 8 >= rows) continue;
+      if (!counts || j * 8 >= rows) continue;
       const Vec<f32, 4> a = load_shared<4>(of(0, j), 0), b = load_shared<4>(of(1, j), 0);
       stage(j, Vec<f32, 4>{a.v[0] + b.v[0], a.v[1] + b.v[1], a.v[2] + b.v[2], a.v[3] + b.v[3]});
     }

@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 // Raised with every change of this file, sim.h or module/: modules of another version are neither loaded nor found in a cache.
-#define SIM_VERSION 7
+#define SIM_VERSION 8
 #define SIM_ABI (0x57534d00u + SIM_VERSION)
 
 enum SimArgumentKind : uint32_t { SIM_POINTER, SIM_INTEGER, SIM_FLOAT, SIM_AGGREGATE };
@@ -16,18 +16,23 @@ struct SimArgument {
   SimArgumentKind kind;
 };
 
+/** Of a launch: threads of a block at most, and blocks of a cluster, which run at the same time. */
+struct SimBounds {
+  uint32_t threads, cluster;
+};
+
 struct SimKernel {
   uint32_t abi;
   const char* name;
   void (*run)(void* const* params);
   uint32_t argumentCount;
   const SimArgument* arguments;
-  uint32_t maxThreads;
+  SimBounds bounds;
   const char* file;
   int line;
 };
 
-/** One declaration of a static shared array; the runtime places it once per launch. */
+/** One declaration of a static shared array; the runtime places it once per launch, in every block of a cluster alike. */
 struct SimShared {
   const char* name;
   size_t bytes, align;
@@ -42,7 +47,11 @@ struct SimState {
   uint32_t maxShared;
   uint32_t thread[3], block[3], blockDim[3], gridDim[3];
   uint32_t lane;
+  /** The block's number in its cluster, and how far apart the same place is in two that follow each other. */
+  uint32_t rank;
+  size_t blockBytes;
   uint64_t launch;
+  /** Of the cluster's first block, as are the addresses of static arrays. */
   void* dynamicShared;
   /** Where stacks are: what lies there needs no check, and is not asked about while `quiet` counts down. */
   uintptr_t stacks;
@@ -54,5 +63,11 @@ struct SimState {
   /** Gives value, gets the value of `source` (0…31) in the same group of 32 lanes. */
   void (*shuffle)(void* value, size_t bytes, int source, const char* file, int line);
   uint32_t (*ballot)(int predicate, const char* file, int line);
+  /** A barrier of all blocks of the cluster. */
+  void (*clusterBarrier)(const char* file, int line);
+  /** What a signal in shared memory waits for grows; bytes that come to another block's memory, and are counted by its signal; until all have. */
+  void (*expect)(const void* signal, size_t bytes);
+  void (*send)(void* to, const void* value, size_t bytes, const void* signal);
+  void (*await)(const void* signal, const char* file, int line);
   void (*trap)(const char* why);
 };

@@ -43,6 +43,24 @@ SIM_RAW inline void barrier(const char* file = __builtin_FILE(), int line = __bu
   wickSimState.barrier(file, line);
 }
 
+// Of clusters: the same place of shared memory in another block, and meetings of all.
+template <class T>
+SIM_RAW T* in_block(T* shared, unsigned rank) {
+  return reinterpret_cast<T*>(uintptr_t(shared) + (uintptr_t(rank) - wickSimState.rank) * wickSimState.blockBytes);
+}
+SIM_RAW inline unsigned thread_of_cluster() { return wickSimState.rank * bdim_x() + tid_x(); }
+SIM_RAW inline void cluster_barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  wickSimState.clusterBarrier(file, line);
+}
+SIM_RAW inline void expect(const void* signal, size_t bytes) { wickSimState.expect(signal, bytes); }
+template <class T>
+SIM_RAW void send(void* to, const T& value, const void* signal) {
+  wickSimState.send(to, &value, sizeof(T), signal);
+}
+SIM_RAW inline void await(const void* signal, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  wickSimState.await(signal, file, line);
+}
+
 [[noreturn]] SIM_RAW inline void trap(const char* why = "trap") {
   wickSimState.trap(why);
   __builtin_unreachable();
@@ -108,12 +126,16 @@ T atomic_cas(T* address, T expected, T value) {
   return atomic_update(address, [=](T old) { return old == expected ? value : old; });
 }
 
+/** What the first block of a cluster has there, of the running one. */
+SIM_RAW inline void* of_block(void* shared) {
+  return static_cast<char*>(shared) + wickSimState.rank * wickSimState.blockBytes;
+}
 template <class T, size_t N>
 SIM_RAW T (&shared_array(SimShared& site))[N] {
   if (site.launch != wickSimState.launch) wickSimState.placeShared(&site);
-  return *static_cast<T(*)[N]>(site.address);
+  return *static_cast<T(*)[N]>(of_block(site.address));
 }
-SIM_RAW inline void* dynamic_shared() { return wickSimState.dynamicShared; }
+SIM_RAW inline void* dynamic_shared() { return of_block(wickSimState.dynamicShared); }
 
 template <class T>
 constexpr SimArgumentKind kind_of(T*) {
@@ -144,6 +166,8 @@ struct Count : Count<N - 1, N - 1, I...> {};
 template <size_t... I>
 struct Count<0, I...> { using type = Indices<I...>; };
 
+constexpr SimBounds bounds(uint32_t threads, uint32_t cluster) { return {threads, cluster}; }
+
 /** Unpacks `void** kernelParams` (addresses of the arguments) into a call of the kernel's body. */
 template <auto Body>
 struct Launcher;
@@ -167,8 +191,8 @@ using sim::barrier, sim::shfl, sim::shfl_xor, sim::shfl_down;
 using sim::tid_x, sim::bid_x, sim::bdim_x, sim::gdim_x;
 }  // namespace gpu
 
-#define GPU_BOUNDS(threads) threads
-#define GPU_KERNEL(maxThreads, kernel, ...)                                                                          \
+#define GPU_BOUNDS(threads) sim::bounds(threads, 1)
+#define GPU_KERNEL(limits, kernel, ...)                                                                              \
   static void kernel##_body(__VA_ARGS__);                                                                            \
   extern "C" SIM_EXPORT const SimKernel kernel##_sim;                                                                \
   const SimKernel kernel##_sim = {SIM_ABI,                                                                           \
@@ -176,7 +200,7 @@ using sim::tid_x, sim::bid_x, sim::bdim_x, sim::gdim_x;
                                   sim::Launcher<kernel##_body>::run,                                                 \
                                   sim::Launcher<kernel##_body>::count,                                               \
                                   sim::Launcher<kernel##_body>::arguments,                                           \
-                                  maxThreads,                                                                        \
+                                  limits,                                                                            \
                                   __FILE__,                                                                          \
                                   __LINE__};                                                                         \
   static void kernel##_body(__VA_ARGS__)

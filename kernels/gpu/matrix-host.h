@@ -8,14 +8,14 @@ namespace gpu {
 GPU_FN void schedule_fence() {}
 GPU_FN void keep_apart(f32&) {}
 
-// The registers of every thread of the block, published for one exchange.
+// The registers of every thread of the block, or of all blocks of a cluster, published for one exchange.
 struct HostRegisters { u64 x[16]; };
 static HostRegisters host_registers[1024];
 template <class X> SIM_RAW static void host_publish(int at, const X* x, int n) {
-  for (int i = 0; i < n; i++) host_registers[tid_x()].x[at + i] = (u64)x[i];
+  for (int i = 0; i < n; i++) host_registers[sim::thread_of_cluster()].x[at + i] = (u64)x[i];
 }
 template <int Lanes> SIM_RAW static u64 host_register(u32 lane, int at) {
-  return host_registers[tid_x() / Lanes * Lanes + lane].x[at];
+  return host_registers[sim::thread_of_cluster() / Lanes * Lanes + lane].x[at];
 }
 
 #if GPU_TILE == TILE_MMA
@@ -49,7 +49,7 @@ static inline void load_matrices_transposed(u32 (&x)[4], MatrixRef row) {
 // Halves are widened when they are published, and places are looked up: lanes read each of them up to 16 times.
 static f32 host_halves[1024][32];
 template <class T> SIM_RAW static void host_publish_halves(int at, const u32* x, int words) {
-  f32* to = host_halves[tid_x()] + at;
+  f32* to = host_halves[sim::thread_of_cluster()] + at;
   for (int i = 0; i < words; i++) to[2 * i] = widen(T{(u16)x[i]}), to[2 * i + 1] = widen(T{(u16)(x[i] >> 16)});
 }
 struct HostPlace { u32 lane, at; };
@@ -68,7 +68,7 @@ SIM_RAW static void host_multiply(T, f32* d, const u32* a, const u32* b, Where w
   host_publish_halves<T>(0, a, A::words);
   host_publish_halves<T>(16, b, B::words);
   barrier();
-  const f32* wave = host_halves[tid_x() / Lanes * Lanes];
+  const f32* wave = host_halves[sim::thread_of_cluster() / Lanes * Lanes];
   for (int e = 0; e < Results; e++) {
     const HostResult result = where(e);
     const u16 *x = a_table.at[result.m], *y = b_table.at[result.n];

@@ -1,7 +1,7 @@
 // Compiles kernels for every supported GPU by every compiler that is there (coverage.mjs says which where), and compares what
 // they made of it with the launcher's catalogue.
 //
-//   node scripts/kernels/check.mjs [--compiler clang-19] [--arch gfx1100,sm_90] [--file reduce,sort] [--jobs 2] [--table] [--all]
+//   node scripts/kernels/check.mjs [--compiler clang-19] [--arch gfx1100,sm_90a] [--file reduce,sort] [--jobs 2] [--table] [--all]
 //   node scripts/kernels/check.mjs --report docs/kernels.md
 //   node scripts/kernels/check.mjs --clang /path/bin/clang++ --bitcode /path/amdgcn/bitcode
 //

@@ -33,7 +33,8 @@ const known = {
 export const amdTargets = Object.values(known).flat();
 export const targetsOf = (compiler) =>
   amdCompilers.slice(0, amdCompilers.indexOf(compiler) + 1).flatMap((name) => known[name]);
-export const nvidiaTargets = ["sm_80", "sm_90"];
+/** One with each of the ways to multiply, copy and launch: Ampere, Hopper with its warpgroups and clusters, Blackwell of desktops. */
+export const nvidiaTargets = ["sm_80", "sm_90a", "sm_120"];
 
 const works = (command) => spawnSync(command, ["--version"], { stdio: "ignore" }).status === 0;
 
@@ -84,11 +85,11 @@ export async function knowsTarget({ clang }, arch) {
   );
 }
 
-/** The file with its headers: what the result depends on. */
+/** The file with its headers, without those that only the simulator reads: what the result depends on. */
 function sourceOf(file) {
   const seen = new Set();
   const read = (name) => {
-    if (seen.has(name) || !existsSync(join(kernels, name))) return "";
+    if (seen.has(name) || name.endsWith("-host.h") || !existsSync(join(kernels, name))) return "";
     seen.add(name);
     const text = readFileSync(join(kernels, name), "utf8");
     return text + [...text.matchAll(/^#include "([^"]+)"$/gm)].map((match) => read(match[1])).join("");

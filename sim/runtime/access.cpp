@@ -3,13 +3,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <algorithm>
+
 #include "run.h"
 
 namespace sim {
 
-static constexpr size_t arenaBytes = 320 * 1024;  // 227 KiB of shared memory at most and the gaps between arrays
 static constexpr size_t gapBytes = 256;
-static constexpr uint16_t manyReaders = 0xFFFE, atomicWriter = 0xFFFF;
+static constexpr uint16_t sender = 0xFFFD, manyReaders = 0xFFFE, atomicWriter = 0xFFFF;
+static constexpr size_t allBytes = maxCluster * arenaBytes;
 
 struct Shadow {
   uint32_t written, read;
@@ -19,11 +21,12 @@ struct Placement {
   const char* name;
   size_t low, high;
 };
-alignas(4096) static char arena[arenaBytes];
+alignas(4096) static char arena[allBytes];
 // A word has one shadow until a part of it is touched by itself; then, for the rest of the launch, each of its bytes has one.
 static constexpr size_t wordBytes = 4;
-static Shadow words[arenaBytes / wordBytes], bytes[arenaBytes];
-static bool split[arenaBytes / wordBytes], anySplit;
+static Shadow words[allBytes / wordBytes], bytes[allBytes];
+static bool split[allBytes / wordBytes];
+static size_t splitEnd;
 static std::vector<Placement> placements;
 static size_t arenaUsed, sharedUsed, dynamicBytes;
 
@@ -39,8 +42,8 @@ void resetShared(size_t bytes) {
   sharedUsed = dynamicBytes = bytes;
   placements.push_back({"dynamic shared memory", arenaUsed, arenaUsed + bytes});
   arenaUsed += (bytes + 15) / 16 * 16 + gapBytes;
-  if (anySplit) memset(split, 0, sizeof split);
-  anySplit = false;
+  memset(split, 0, splitEnd);
+  splitEnd = 0;
   memset(recent, 0, sizeof recent);
   nextRecent = 1;
   recent[0] = {run.launch->module->low, run.launch->module->high};
@@ -64,16 +67,26 @@ void placeShared(SimShared* site) {
   arenaUsed += site->bytes + gapBytes;
 }
 
-void nextEpoch(bool newBlock) {
+static uint32_t nextEpoch() {
   if (++run.epoch == UINT32_MAX) {
     memset(static_cast<void*>(words), 0, sizeof words);
     memset(static_cast<void*>(bytes), 0, sizeof bytes);
     run.epoch = 1;
   }
-  if (newBlock) run.blockEpoch = run.epoch;
+  return run.epoch;
+}
+void meet(unsigned block) {
+  if (run.blocks == 1) meetAll(false);
+  else run.met[block] = nextEpoch();
+}
+void meetAll(bool newCluster) {
+  run.allMet = nextEpoch();
+  for (unsigned b = 0; b < run.blocks; b++) run.met[b] = run.allMet;
+  if (newCluster) run.clusterEpoch = run.allMet;
 }
 
-static const Placement& placementOf(size_t offset, size_t bytes, const char* verb) {
+static const Placement& placementOf(size_t at, size_t bytes, const char* verb) {
+  const size_t offset = at % arenaBytes;
   for (const Placement& p : placements)
     if (offset >= p.low && offset + bytes <= p.high) return p;
   const Placement* nearest = &placements[0];
@@ -86,10 +99,22 @@ static const Placement& placementOf(size_t offset, size_t bytes, const char* ver
 [[noreturn]] static void race(const char* verb, size_t at, const char* did, uint16_t other) {
   const Placement& place = placementOf(at, 1, verb);
   char who[32] = "an atomic operation";
-  if (other == manyReaders) strcpy(who, "other threads");
-  else if (other != atomicWriter) snprintf(who, sizeof who, "thread %u", other);
+  if (other == sender) strcpy(who, "another block");
+  else if (other == manyReaders) strcpy(who, "other threads");
+  else if (other != atomicWriter) snprintf(who, sizeof who, "thread %u", other % run.count);
+  if (other < sender && other / run.count != unsigned(run.current) / run.count) strcat(who, " of another block");
   fault(run.current, "race: %s byte %zu of \"%s\" in shared memory, which %s %s since the last barrier", verb,
-        at - place.low, place.name, who, did);
+        at % arenaBytes - place.low, place.name, who, did);
+}
+
+/** Whether `other`, which came to the place `at` at `stamp`, may have come at the same time as the running thread. */
+static inline bool isRace(uint16_t other, uint32_t stamp, size_t at) {
+  if (other == run.current || stamp < run.allMet) return false;
+  if (run.blocks == 1) return true;
+  // Several that are not told apart are the block's own, as are atomic operations; what is sent comes whenever it likes.
+  const unsigned mine = unsigned(run.current) / run.count;
+  const unsigned theirs = other >= sender ? unsigned(at / arenaBytes) : other / run.count;
+  return mine != theirs || stamp >= run.met[mine];
 }
 
 static const char* const verbs[] = {"reads", "writes", "atomically updates"};
@@ -97,23 +122,22 @@ static const char* const verbs[] = {"reads", "writes", "atomically updates"};
 /** One access to what a shadow stands for; `offset` is where that begins. */
 static inline void note(Shadow& s, size_t offset, int kind) {
   auto me = uint16_t(run.current);
-  const uint32_t epoch = run.epoch;
   if (kind != SIM_WRITE) {
-    if (s.written < run.blockEpoch) {
+    if (s.written < run.clusterEpoch) {
       const Placement& place = placementOf(offset, 1, verbs[kind]);
       fault(me, "%s byte %zu of \"%s\" in shared memory, which no thread of the block has written", verbs[kind],
-            offset - place.low, place.name);
+            offset % arenaBytes - place.low, place.name);
     }
-    if (s.written == epoch && s.writer != me && !(kind == SIM_ATOMIC && s.writer == atomicWriter))
-      race(verbs[kind], offset, "wrote", s.writer);
+    const bool allowed = s.writer == sender ? run.threads[me].heard : kind == SIM_ATOMIC && s.writer == atomicWriter;
+    if (!allowed && isRace(s.writer, s.written, offset)) race(verbs[kind], offset, "wrote", s.writer);
   }
-  if (kind != SIM_READ && s.read == epoch && s.reader != me) race(verbs[kind], offset, "read", s.reader);
+  if (kind != SIM_READ && isRace(s.reader, s.read, offset)) race(verbs[kind], offset, "read", s.reader);
   if (kind == SIM_READ) {
-    s.reader = s.read == epoch && s.reader != me ? manyReaders : me;
-    s.read = epoch;
+    s.reader = isRace(s.reader, s.read, offset) ? manyReaders : me;
+    s.read = run.epoch;
   } else {
     s.writer = kind == SIM_ATOMIC ? atomicWriter : me;
-    s.written = epoch;
+    s.written = run.epoch;
   }
 }
 
@@ -121,7 +145,8 @@ static void noteBytes(size_t low, size_t high, int kind) {
   for (size_t i = low; i < high; i++) {
     const size_t w = i / wordBytes;
     if (!split[w]) {
-      split[w] = anySplit = true;
+      split[w] = true;
+      splitEnd = std::max(splitEnd, w + 1);
       for (size_t b = 0; b < wordBytes; b++) bytes[w * wordBytes + b] = words[w];
     }
     note(bytes[i], i, kind);
@@ -134,6 +159,16 @@ static void checkShared(size_t offset, size_t count, int kind) {
   for (size_t i = offset; i < offset + count; i += wordBytes) {
     if (split[i / wordBytes]) noteBytes(i, i + wordBytes, kind);
     else note(words[i / wordBytes], i, kind);
+  }
+}
+
+void noteSent(const void* address, size_t count) {
+  const size_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(arena);
+  if (offset >= run.blocks * arenaBytes) fault(run.current, "sends %zu bytes to a block that there is not", count);
+  checkShared(offset, count, SIM_WRITE);
+  for (size_t i = offset; i < offset + count; i += wordBytes) {
+    words[i / wordBytes].writer = sender;
+    for (size_t b = 0; b < wordBytes; b++) bytes[i + b].writer = sender;
   }
 }
 
@@ -164,7 +199,7 @@ void checkAccess(const void* address, size_t bytes, int kind) {
     fault(run.current, "misaligned access of %zu bytes at %p", bytes, address);
   kind &= ~SIM_UNALIGNED;
   size_t offset = at - reinterpret_cast<uintptr_t>(arena);
-  if (offset < arenaBytes) return checkShared(offset, bytes, kind);
+  if (offset < run.blocks * arenaBytes) return checkShared(offset, bytes, kind);
   for (const Range& r : recent)
     if (at >= r.low && at + bytes <= r.high) return;
   checkDevice(address, bytes, kind);

@@ -1,5 +1,5 @@
-// Runs a launch: blocks one after another, a fiber per thread. Threads of a wave run up to their next shuffle together,
-// waves up to their next barrier. The wave-64 device takes blocks and waves last to first, so that code which depends
+// Runs a launch: clusters, usually of one block, one after another, a fiber per thread. Threads of a wave run up to their next
+// shuffle together, waves up to their next barrier, blocks of a cluster by turns. The wave-64 device takes blocks and waves last to first, so that code which depends
 // on an order gives different results on the two devices.
 #include <signal.h>
 #include <stdarg.h>
@@ -17,12 +17,16 @@ Run run;
 static std::vector<int> freeStacks;
 static constexpr unsigned warp = 32;
 
+/** The cluster's first block: those of one follow each other. */
+static unsigned firstBlock() { return run.state->block[0] / run.blocks * run.blocks; }
+
 static void formatProblem(int thread, const char* format, va_list list) {
   char what[320];
   vsnprintf(what, sizeof what, format, list);
   const SimState& s = *run.state;
   const SimKernel& kernel = *run.launch->function->kernel;
-  int written = snprintf(run.problem, sizeof run.problem, "kernel \"%s\", block (%u,%u,%u)", kernel.name, s.block[0],
+  const unsigned x = thread >= 0 ? firstBlock() + unsigned(thread) / run.count : s.block[0];
+  int written = snprintf(run.problem, sizeof run.problem, "kernel \"%s\", block (%u,%u,%u)", kernel.name, x,
                          s.block[1], s.block[2]);
   const uint32_t* id = thread >= 0 ? run.threads[thread].id : nullptr;
   if (id)
@@ -74,7 +78,10 @@ static void resume(unsigned index) {
   }
   t.state = State::Ready;
   memcpy(run.state->thread, t.id, sizeof t.id);
-  run.state->lane = index % warp;
+  const unsigned rank = index / run.count;
+  run.state->lane = (index - rank * run.count) % warp;
+  run.state->block[0] = firstBlock() + rank;
+  run.state->rank = rank;
   run.current = int(index);
   wick_sim_switch(&run.scheduler, t.context);
   run.current = -1;
@@ -106,6 +113,34 @@ static uint32_t ballot(int predicate, const char* file, int line) {
   return wait(State::Ballot, file, line).votes;
 }
 
+static void clusterBarrier(const char* file, int line) { wait(State::Cluster, file, line); }
+
+/** Of a signal, which all blocks of a cluster have at the same place: bytes that it waits for, and that have come. */
+struct Count {
+  const void* signal;
+  size_t expected, come;
+};
+static std::vector<Count> counts;
+static Count& countOf(const void* signal) {
+  for (Count& count : counts)
+    if (count.signal == signal) return count;
+  return counts.emplace_back(Count{signal, 0, 0});
+}
+static bool isUp(const void* signal) {
+  const Count& count = countOf(signal);
+  return count.expected > 0 && count.come >= count.expected;
+}
+static void expect(const void* signal, size_t bytes) { countOf(signal).expected += bytes; }
+static void send(void* to, const void* value, size_t bytes, const void* signal) {
+  noteSent(to, bytes);
+  memcpy(to, value, bytes);
+  countOf(signal).come += bytes;
+}
+static void await(const void* signal, const char* file, int line) {
+  run.threads[run.current].signal = signal;
+  wait(State::Signal, file, line).heard = true;
+}
+
 static void trap(const char* why) { fault(run.current, "%s", why); }
 
 void bind(SimState& state) {
@@ -117,6 +152,11 @@ void bind(SimState& state) {
   state.barrier = barrier;
   state.shuffle = shuffle;
   state.ballot = ballot;
+  state.clusterBarrier = clusterBarrier;
+  state.expect = expect;
+  state.send = send;
+  state.await = await;
+  state.blockBytes = arenaBytes;
   state.trap = trap;
 }
 
@@ -171,43 +211,94 @@ static void runWave(unsigned low, unsigned high) {
   }
 }
 
-/** All threads wait at barriers or have ended; true when they may go on, false when the block is done. */
-static bool passBarrier() {
-  const Thread& first = run.threads[0];
+static bool waitsForOthers(const Thread& t) { return t.state == State::Cluster || t.state == State::Signal; }
+
+/** Whether the threads of a block go on: all that have not ended wait at one barrier. Who waits for other blocks is waited for. */
+static bool passBarrier(unsigned block) {
+  Thread* const threads = run.threads + block * run.count;
+  const Thread& first = threads[0];
+  for (unsigned i = 0; i < run.count; i++)
+    if (waitsForOthers(threads[i])) return false;
   for (unsigned i = 1; i < run.count; i++) {
-    const Thread& t = run.threads[i];
+    const Thread& t = threads[i];
     bool waits = t.state == State::Barrier;
     if (waits != (first.state == State::Barrier)) {
       const Thread& waiting = waits ? t : first;
-      fault(waits ? 0 : int(i), "divergent barrier: it has exited while thread (%u,%u,%u) waits at %s:%d",
-            waiting.id[0], waiting.id[1], waiting.id[2], waiting.file, waiting.line);
+      fault(int(block * run.count + (waits ? 0 : i)),
+            "divergent barrier: it has exited while thread (%u,%u,%u) waits at %s:%d", waiting.id[0], waiting.id[1],
+            waiting.id[2], waiting.file, waiting.line);
     }
     if (waits && !sameSite(first, t))
-      fault(int(i), "divergent barrier: it waits at %s:%d, thread (0,0,0) at %s:%d", t.file, t.line, first.file,
-            first.line);
+      fault(int(block * run.count + i), "divergent barrier: it waits at %s:%d, thread (0,0,0) at %s:%d", t.file, t.line,
+            first.file, first.line);
   }
   if (first.state == State::Done) return false;
-  for (unsigned i = 0; i < run.count; i++) run.threads[i].state = State::Ready;
+  for (unsigned i = 0; i < run.count; i++) threads[i].state = State::Ready;
+  meet(block);
   return true;
 }
 
-static void runBlock(unsigned wave, bool reverse) {
-  for (unsigned i = 0; i < run.count; i++) run.threads[i].state = State::Fresh;
-  nextEpoch(true);
-  unsigned waves = (run.count + wave - 1) / wave;
-  do {
-    for (unsigned w = 0; w < waves; w++) {
-      unsigned low = (reverse ? waves - 1 - w : w) * wave;
-      runWave(low, std::min(low + wave, run.count));
+/** Whether threads go on that wait for other blocks: those whose signal is up, and all when all have come or ended. */
+static bool passCluster() {
+  const unsigned all = run.blocks * run.count;
+  bool goes = false, together = false;
+  for (unsigned i = 0; i < all; i++) {
+    Thread& t = run.threads[i];
+    if (t.state != State::Signal || !isUp(t.signal)) continue;
+    t.state = State::Ready;
+    goes = true;
+  }
+  for (unsigned i = 0; i < all; i++) {
+    const State state = run.threads[i].state;
+    if (state != State::Cluster && state != State::Done) return goes;
+    together |= state == State::Cluster;
+  }
+  if (!together) return goes;
+  for (unsigned i = 0; i < all; i++)
+    if (run.threads[i].state == State::Cluster) run.threads[i].state = State::Ready;
+  meetAll(false);
+  return true;
+}
+
+/** No thread goes on: that is the end, or some wait for what never comes. */
+static void requireEnd() {
+  for (unsigned i = 0; i < run.blocks * run.count; i++) {
+    const Thread& t = run.threads[i];
+    if (t.state == State::Done) continue;
+    const char* what = t.state == State::Signal ? "a signal" : t.state == State::Cluster ? "its cluster" : "its block";
+    fault(int(i), "it waits for %s at %s:%d, where others never come", what, t.file, t.line);
+  }
+}
+
+static void runCluster(unsigned wave, bool reverse) {
+  for (unsigned i = 0; i < run.blocks * run.count; i++) {
+    run.threads[i].state = State::Fresh;
+    run.threads[i].heard = false;
+  }
+  counts.clear();
+  meetAll(true);
+  const unsigned waves = (run.count + wave - 1) / wave;
+  bool goes = true;
+  while (goes) {
+    goes = false;
+    for (unsigned b = 0; b < run.blocks; b++) {
+      const unsigned block = reverse ? run.blocks - 1 - b : b, end = (block + 1) * run.count;
+      for (unsigned w = 0; w < waves; w++) {
+        const unsigned low = block * run.count + (reverse ? waves - 1 - w : w) * wave;
+        runWave(low, std::min(low + wave, end));
+      }
+      goes |= passBarrier(block);
     }
-    nextEpoch(false);
-  } while (passBarrier());
+    if (run.blocks > 1) goes |= passCluster();
+  }
+  requireEnd();
 }
 
 static void prepare(const Launch& launch) {
   run.launch = &launch;
   run.state = launch.module->state;
   run.count = launch.block[0] * launch.block[1] * launch.block[2];
+  run.blocks = launch.function->kernel->bounds.cluster;
   run.current = -1;
   run.ticks = 0;
   run.deadline = seconds() + timeout();
@@ -216,14 +307,15 @@ static void prepare(const Launch& launch) {
     run.state->blockDim[d] = launch.block[d];
     run.state->gridDim[d] = launch.grid[d];
   }
-  for (unsigned i = 0; i < run.count; i++) {
+  for (unsigned i = 0; i < run.blocks * run.count; i++) {
+    const unsigned t = i % run.count;
     uint32_t* id = run.threads[i].id;
-    id[0] = i % launch.block[0];
-    id[1] = i / launch.block[0] % launch.block[1];
-    id[2] = i / launch.block[0] / launch.block[1];
+    id[0] = t % launch.block[0];
+    id[1] = t / launch.block[0] % launch.block[1];
+    id[2] = t / launch.block[0] / launch.block[1];
   }
   freeStacks.clear();
-  for (int i = int(run.count); i-- > 0;) freeStacks.push_back(i);
+  for (int i = int(run.blocks * run.count); i-- > 0;) freeStacks.push_back(i);
   resetShared(launch.dynamicShared);
   run.state->dynamicShared = dynamicShared();
 }
@@ -248,12 +340,12 @@ hipError_t execute(const Launch& launch) {
   FaultGuard guard(&run.target);
   int outcome = _setjmp(run.target);
   if (outcome == 0) {
-    for (uint64_t b = 0; b < blocks; b++) {
-      uint64_t index = reverse ? blocks - 1 - b : b;
+    for (uint64_t b = 0; b < blocks; b += run.blocks) {
+      uint64_t index = reverse ? blocks - run.blocks - b : b;
       run.state->block[0] = uint32_t(index % launch.grid[0]);
       run.state->block[1] = uint32_t(index / launch.grid[0] % launch.grid[1]);
       run.state->block[2] = uint32_t(index / launch.grid[0] / launch.grid[1]);
-      runBlock(wave, reverse);
+      runCluster(wave, reverse);
     }
     launch.function->staticShared = std::max(launch.function->staticShared, staticSharedBytes());
     return hipSuccess;

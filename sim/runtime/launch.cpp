@@ -22,9 +22,15 @@ static hipError_t checkShape(const Function& f, const unsigned* grid, const unsi
   if (threads > maxThreads)
     return fail(hipErrorInvalidConfiguration, "kernel \"%s\": a block of %zu threads, at most %u are possible", k.name,
                 size_t(threads), maxThreads);
-  if (threads > k.maxThreads)
+  if (threads > k.bounds.threads)
     return fail(hipErrorLaunchFailure, "kernel \"%s\": a block of %zu threads, it is compiled for at most %u", k.name,
-                size_t(threads), k.maxThreads);
+                size_t(threads), k.bounds.threads);
+  if (grid[0] % k.bounds.cluster)
+    return fail(hipErrorInvalidConfiguration, "kernel \"%s\": %u blocks are no whole clusters of %u", k.name, grid[0],
+                k.bounds.cluster);
+  if (k.bounds.cluster > maxCluster || threads * k.bounds.cluster > maxThreads)
+    return fail(hipErrorInvalidConfiguration, "kernel \"%s\": the simulator has no room for clusters of %u blocks of %zu threads",
+                k.name, k.bounds.cluster, size_t(threads));
   if (shared > maxShared)
     return fail(hipErrorInvalidConfiguration, "kernel \"%s\": %zu bytes of shared memory, %zu exist", k.name, shared,
                 maxShared);

@@ -144,7 +144,7 @@ SIM_API hipError_t hipFuncGetAttribute(int* out, hipFunction_attribute attribute
   if (!alive(function)) return fail(hipErrorInvalidDeviceFunction, "hipFuncGetAttribute: the function is not alive");
   switch (attribute) {
     case HIP_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-      *out = int(function->kernel->maxThreads);
+      *out = int(function->kernel->bounds.threads);
       return hipSuccess;
     case HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
       *out = int(function->staticShared);

@@ -1,4 +1,4 @@
-// The block being run: fibers, shared memory and its shadow. There is one; the runtime's lock protects it.
+// The cluster being run, usually of one block: fibers, shared memory and its shadow. There is one; the runtime's lock protects it.
 #pragma once
 #include <setjmp.h>
 
@@ -7,7 +7,7 @@
 
 namespace sim {
 
-enum class State : uint8_t { Fresh, Ready, Barrier, Shuffle, Ballot, Done };
+enum class State : uint8_t { Fresh, Ready, Barrier, Cluster, Signal, Shuffle, Ballot, Done };
 
 struct Thread {
   void* context;
@@ -20,18 +20,26 @@ struct Thread {
   size_t bytes;
   alignas(16) unsigned char value[16];
   uint32_t votes;
+  const void* signal;  // waited for
+  bool heard;          // a signal: what other blocks have sent may be read
 };
+
+/** What a block has of shared memory: 227 KiB at most and the gaps between arrays. */
+constexpr size_t arenaBytes = 320 * 1024;
 
 struct Run {
   const Launch* launch;
   SimState* state;
   Thread threads[maxThreads];
-  unsigned count;  // threads of the block
+  unsigned count;  // threads of a block
+  unsigned blocks;  // of the cluster
   int current;     // index of the running thread; -1 between threads
   void* scheduler;
   uint64_t serial;  // of the launch
-  // Counts barriers over all blocks and launches: a shadow stamp from before blockEpoch belongs to another block.
-  uint32_t epoch, blockEpoch;
+  // Counts barriers over all blocks and launches: a shadow stamp from before clusterEpoch belongs to another cluster.
+  uint32_t epoch, clusterEpoch;
+  // When the threads of each block last met, and those of all.
+  uint32_t met[maxCluster], allMet;
   uint32_t ticks;   // accesses and switches since the clock was last looked at
   double deadline;  // in seconds of the monotonic clock
   jmp_buf target;
@@ -59,7 +67,10 @@ void placeShared(SimShared* site);
 void* dynamicShared();
 /** The check behind every load and store of a kernel. */
 void checkAccess(const void* address, size_t bytes, int kind);
-/** A new stretch between barriers, or a new block. */
-void nextEpoch(bool newBlock);
+/** Bytes that another block sends: those of this block may read them when they have heard the signal. */
+void noteSent(const void* address, size_t bytes);
+/** Threads of a block have met, or those of all, or a new cluster begins. */
+void meet(unsigned block);
+void meetAll(bool newCluster);
 
 }  // namespace sim

@@ -40,6 +40,8 @@ struct Device {
   bool faulted = false;
 };
 constexpr unsigned maxThreads = 1024;
+/** Blocks of a cluster, which together have no more than so many threads either. */
+constexpr unsigned maxCluster = 8;
 constexpr size_t maxShared = 65536;
 int deviceCount();
 /** Whether the devices are integrated ones, and whether hipMalloc gives such a device the host's memory. */
