@@ -33,8 +33,8 @@ const known = {
 export const amdTargets = Object.values(known).flat();
 export const targetsOf = (compiler) =>
   amdCompilers.slice(0, amdCompilers.indexOf(compiler) + 1).flatMap((name) => known[name]);
-/** One with each of the ways to multiply, copy and launch: Ampere, Hopper with its warpgroups and clusters, Blackwell of desktops. */
-export const nvidiaTargets = ["sm_80", "sm_90a", "sm_120"];
+/** Ampere, and Hopper with its warpgroups and clusters. */
+export const nvidiaTargets = ["sm_80", "sm_90a"];
 
 const works = (command) => spawnSync(command, ["--version"], { stdio: "ignore" }).status === 0;
 

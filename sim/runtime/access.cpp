@@ -153,8 +153,22 @@ static void noteBytes(size_t low, size_t high, int kind) {
   }
 }
 
+/** Shared memory of another block is there from when that has begun, which only a meeting tells, until it ends. */
+static void requireBlock(unsigned block, const char* verb) {
+  const Thread* const threads = run.threads + block * run.count;
+  bool ended = true;
+  for (unsigned i = 0; i < run.count; i++) {
+    if (threads[i].state == State::Fresh)
+      fault(run.current, "%s shared memory of a block of its cluster that may not have begun: they must meet before", verb);
+    ended &= threads[i].state == State::Done;
+  }
+  if (ended) fault(run.current, "%s shared memory of a block of its cluster that has ended", verb);
+}
+
 static void checkShared(size_t offset, size_t count, int kind) {
   placementOf(offset, count, verbs[kind]);
+  const unsigned block = unsigned(offset / arenaBytes);
+  if (run.blocks > 1 && block != unsigned(run.current) / run.count) requireBlock(block, verbs[kind]);
   if ((offset | count) % wordBytes) return noteBytes(offset, offset + count, kind);
   for (size_t i = offset; i < offset + count; i += wordBytes) {
     if (split[i / wordBytes]) noteBytes(i, i + wordBytes, kind);

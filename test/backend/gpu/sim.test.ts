@@ -631,6 +631,7 @@ using namespace gpu;
 #define PASS_ON(name, barriers) \
 KERNEL_CLUSTER(64, 1, 4, name, f32* y, u32 rank) { \
   DYNAMIC_SHARED(f32, s); \
+  cluster_barrier(); \
   cluster_put(s + tid_x() * 4, Vec<f32, 4>{{(f32)bid_x(), (f32)tid_x(), 0, 0}}, (bid_x() % 4 + rank) % 4); \
   barriers; \
   y[bid_x() * 64 + tid_x()] = s[tid_x() * 4] * 100 + s[tid_x() * 4 + 1]; \
@@ -662,7 +663,22 @@ KERNEL_CLUSTER(64, 1, 2, each_its_own, f32* y) {
 }
 KERNEL_CLUSTER(64, 1, 2, beyond, f32* y) {
   DYNAMIC_SHARED(f32, s);
+  cluster_barrier();
   cluster_put(s + 1024, Vec<f32, 4>{}, 1);
+  y[tid_x()] = 0;
+}
+KERNEL_CLUSTER(64, 1, 2, too_early, f32* y) {
+  DYNAMIC_SHARED(f32, s);
+  cluster_put(s + tid_x() * 4, Vec<f32, 4>{}, 1 - bid_x() % 2);
+  cluster_barrier();
+  y[tid_x()] = 0;
+}
+KERNEL_CLUSTER(64, 1, 2, too_late, f32* y) {
+  DYNAMIC_SHARED(f32, s);
+  cluster_barrier();
+  if (bid_x() % 2) return;
+  barrier();
+  cluster_put(s + tid_x() * 4, Vec<f32, 4>{}, 1);
   y[tid_x()] = 0;
 }
 KERNEL_CLUSTER(512, 1, 4, crowd, f32* y) { y[tid_x()] = 0; }
@@ -705,6 +721,8 @@ KERNEL_CLUSTER(512, 1, 4, crowd, f32* y) { y[tid_x()] = 0; }
     ["send_unheard", 'reads byte 0 of "dynamic shared memory"'],
     ["send_too_little", "waits for a signal", "never come"],
     ["beyond", "bytes of shared memory"],
+    ["too_early", "that may not have begun"],
+    ["too_late", "that has ended"],
   ])("%s is found", (name, ...parts) => {
     const rank = name.startsWith("pass") ? [Int32Array.of(1)] : [];
     expect(launch(named(name), [y, ...rank], shape)).toBe(Code.launchFailure);
