@@ -1,11 +1,12 @@
 // kernels/checked.json: what was found of each file by each compiler on each target, a line for each file and compiler. What
-// was noted of other sources or other arguments is forgotten.
+// was noted of other sources, other arguments or targets that are no longer asked for is forgotten.
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
-import { sourceHash } from "./compile.mjs";
+import { amdTargets, nvidiaTargets, sourceHash } from "./compile.mjs";
 
 const own = "kernels/checked.json";
 const columns = ["kernels", "vgprs", "lds", "spilling", "seconds", "uses", "share"];
 const secondsOf = (facts) => facts[columns.indexOf("seconds")] ?? 0;
+const isTarget = (name) => amdTargets.includes(name) || nvidiaTargets.includes(name);
 const sorted = (object) => Object.fromEntries(Object.entries(object).sort(([a], [b]) => (a < b ? -1 : 1)));
 
 /** A record as it is on disk; facts of a target are a list, named by `columns`. */
@@ -77,6 +78,8 @@ export class Record {
       compilers[compiler] = { ...compilers[compiler], [target]: facts };
       files[file] = { source, arguments: believed, compilers };
     }
+    for (const targets of Object.values(files).flatMap(({ compilers }) => Object.values(compilers)))
+      for (const target of Object.keys(targets)) if (!isTarget(target)) delete targets[target];
     const names = new Set(Object.values(files).flatMap(({ compilers }) => Object.keys(compilers)));
     const summary = [...names].map((compiler) => {
       const facts = Object.values(files).flatMap(({ compilers }) => Object.values(compilers[compiler] ?? {}));
