@@ -217,7 +217,7 @@ static bool waitsForOthers(const Thread& t) { return t.state == State::Cluster |
 static bool passBarrier(unsigned block) {
   Thread* const threads = run.threads + block * run.count;
   const Thread& first = threads[0];
-  for (unsigned i = 0; i < run.count; i++)
+  for (unsigned i = 0; run.blocks > 1 && i < run.count; i++)
     if (waitsForOthers(threads[i])) return false;
   for (unsigned i = 1; i < run.count; i++) {
     const Thread& t = threads[i];
