@@ -1,6 +1,6 @@
 // Runs a launch: clusters, usually of one block, one after another, a fiber per thread. Threads of a wave run up to their next
-// shuffle together, waves up to their next barrier, blocks of a cluster by turns. The wave-64 device takes blocks and waves last to first, so that code which depends
-// on an order gives different results on the two devices.
+// shuffle together, waves up to their next barrier, blocks of a cluster by turns. The wave-64 device takes blocks and waves last
+// to first, so that code which depends on an order gives different results on the two devices.
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -115,7 +115,7 @@ static uint32_t ballot(int predicate, const char* file, int line) {
 
 static void clusterBarrier(const char* file, int line) { wait(State::Cluster, file, line); }
 
-/** Of a signal, which all blocks of a cluster have at the same place: bytes that it waits for, and that have come. */
+/** Of a signal in some block's shared memory: bytes that it waits for, and that have come. */
 struct Count {
   const void* signal;
   size_t expected, come;
@@ -128,7 +128,7 @@ static Count& countOf(const void* signal) {
 }
 static bool isUp(const void* signal) {
   const Count& count = countOf(signal);
-  return count.expected > 0 && count.come >= count.expected;
+  return count.expected > 0 && count.come == count.expected;
 }
 static void expect(const void* signal, size_t bytes) { countOf(signal).expected += bytes; }
 static void send(void* to, const void* value, size_t bytes, const void* signal) {
