@@ -17,7 +17,10 @@ struct RopeShape {
 template <class T, int W, bool Interleaved> struct Pairs {
   Vec<T, W> a, b;
   GPU_METHOD void load(const T* x, size_t half) {
-    if (Interleaved) {
+    if (Interleaved && W == 1) {
+      // What is not aligned comes this way: a pair may begin at any element.
+      a.v[0] = x[0], b.v[0] = x[1];
+    } else if (Interleaved) {
       const Vec<T, 2 * W> v = *(const Vec<T, 2 * W>*)x;
       UNROLL for (int j = 0; j < W; j++) a.v[j] = v.v[2 * j], b.v[j] = v.v[2 * j + 1];
     } else {

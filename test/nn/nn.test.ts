@@ -379,6 +379,25 @@ describeInTurns("nn", (device) => {
         }
       });
 
+      it.each(floats)("of %s may begin at any element of a tensor", (dtype) => {
+        const x = sample(shape, dtype, 2);
+        const { c, s } = tables([t, d / 2], dtype);
+        const options = { dtype, device };
+        // Contiguous, but so many elements behind where vectors begin.
+        const behind = (skipped: number, values: readonly number[], of: readonly number[]) =>
+          tensor([...Array(skipped).fill(9), ...values], [skipped + values.length], options)
+            .narrow(0, skipped, values.length)
+            .reshape([...of]);
+        for (const [atX, atTable] of [
+          [1, 0],
+          [3, 1],
+          [2, 3],
+        ] as const) {
+          const y = run(behind(atX, x, shape), behind(atTable, c, [t, d / 2]), tensor(s, [t, d / 2], options));
+          expectTensor(y, { shape, dtype, values: want(x, c, s, t, false), within: close(dtype) * 2, what: `${atX}` });
+        }
+      });
+
       it("tables may be longer than the sequence, and per batch", () => {
         const x = sample(shape, "f32", 1);
         const options = { dtype: "f32" as const, device };
