@@ -109,16 +109,28 @@ GPU_FN void gemv(compute_t<T>* shared, size_t batch, size_t m, size_t k, i64 a_r
 }
 
 // info = batch dims ‖ a strides ‖ b strides. gemm_T is for large products, gemm_small_T for those with too few large tiles to
-// fill the device. Where `depth` is less than k, out is (parts of k, batch, m, n). Launch: a block per tile and part.
+// fill the device. Where `depth` is less than k, out is (parts of k, batch, m, n). Launch: a block per tile and part. gemm_pair_T and
+// gemm_split_T have a cluster per tile, whose blocks multiply `depth` each and add it up.
+#define GEMM_ARGUMENTS(T) \
+  const T *a, const T *b, T *out, size_t batch, size_t m, size_t n, size_t k, size_t a_row_stride, size_t a_col_stride, \
+      size_t b_row_stride, size_t b_col_stride, size_t num_dims, const size_t *info, size_t depth
+#define GEMM_BODY(T, Size, threads) \
+  typedef GemmOf<T>::Size Gemm; \
+  static_assert(Gemm::THREADS == threads, ""); \
+  SHARED(compute_t<T>, shared, Gemm::ROOM); \
+  Gemm::all(shared, a, b, out, batch, m, n, k, (i64)a_row_stride, (i64)a_col_stride, (i64)b_row_stride, (i64)b_col_stride, num_dims, \
+            info, depth);
 #define GEMM_KERNEL(name, T, Size, threads, blocks) \
-  KERNEL_CROWDED(threads, blocks, name##_##T, const T* a, const T* b, T* out, size_t batch, size_t m, size_t n, size_t k, \
-                 size_t a_row_stride, size_t a_col_stride, size_t b_row_stride, size_t b_col_stride, size_t num_dims, \
-                 const size_t* info, size_t depth) { \
-    typedef GemmOf<T>::Size Gemm; \
-    static_assert(Gemm::THREADS == threads, ""); \
-    SHARED(compute_t<T>, shared, Gemm::SIZE); \
-    Gemm::all(shared, a, b, out, batch, m, n, k, (i64)a_row_stride, (i64)a_col_stride, (i64)b_row_stride, (i64)b_col_stride, num_dims, \
-              info, depth); \
+  KERNEL_CROWDED(threads, blocks, name##_##T, GEMM_ARGUMENTS(T)) { GEMM_BODY(T, Size, threads) }
+#if GPU_CLUSTERS
+#define GEMM_CLUSTER_BODY GEMM_BODY
+#else
+#define GEMM_CLUSTER_BODY(T, Size, threads)
+#endif
+#define GEMM_CLUSTER(name, T, Size, threads, blocks, size) \
+  KERNEL_CLUSTER(threads, blocks, size, name##_##T, GEMM_ARGUMENTS(T)) { \
+    wait_for_previous(); \
+    GEMM_CLUSTER_BODY(T, Size, threads) \
   }
 #define GEMV_KERNEL(T) \
   KERNEL_BOUNDS(GPU_BLOCK, gemv_##T, const T* a, const T* x, T* out, size_t batch, size_t m, size_t k, size_t a_row_stride, \
@@ -126,6 +138,8 @@ GPU_FN void gemv(compute_t<T>* shared, size_t batch, size_t m, size_t k, i64 a_r
     SHARED(compute_t<T>, shared, GPU_BLOCK * (16 / sizeof(T))); \
     gemv<T>(shared, batch, m, k, (i64)a_row_stride, (i64)a_col_stride, (i64)x_stride, num_dims, info, a, x, out, row_threads); \
   }
+#define GEMM_CLUSTERS(T) \
+  GEMM_CLUSTER(gemm_pair, T, Pair, GPU_BLOCK / 2, 3, 2) GEMM_CLUSTER(gemm_split, T, Split, GPU_BLOCK / 2, 4, GEMM_SPLIT)
 #define GEMM_SMALL(T) GEMM_KERNEL(gemm_small, T, Small, GPU_BLOCK / 2, 4) GEMV_KERNEL(T)
 #define GEMM(T) GEMM_KERNEL(gemm, T, Large, GPU_BLOCK, 1) GEMM_SMALL(T)
 GPU_bf16(GEMM)
@@ -137,5 +151,6 @@ GPU_u32(GEMM_SMALL)
 GPU_i16(GEMM_SMALL)
 GPU_i32(GEMM_SMALL)
 GPU_i64(GEMM_SMALL)
+GPU_f32(GEMM_CLUSTERS)
 
 }  // namespace gpu

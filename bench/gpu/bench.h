@@ -107,6 +107,14 @@ static float median_of_graph(const std::function<void(cudaStream_t)>& work, int 
   return us;
 }
 
+// Of one of many of them.
+static float recorded(const std::function<void(cudaStream_t)>& work, int count = 9) {
+  const int calls = 20;
+  return median_of_graph([&](cudaStream_t stream) {
+    for (int i = 0; i < calls; i++) work(stream);
+  }, count) / calls;
+}
+
 // TB/s of a large copy, reads and writes counted.
 static double copy_ceiling() {
   const size_t big = (size_t)1 << 31;

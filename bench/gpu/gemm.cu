@@ -37,14 +37,6 @@ static __global__ void compare(const bf16* x, const bf16* y, size_t n, double* s
   atomicAdd(sums + 1, norm);
 }
 
-// Microseconds of one of many, without the host's share of launches.
-static float recorded(const std::function<void(cudaStream_t)>& product) {
-  const int calls = 20;
-  return median_of_graph([&](cudaStream_t stream) {
-    for (int i = 0; i < calls; i++) product(stream);
-  }, 9) / calls;
-}
-
 int main() {
   cublasHandle_t blas;
   cublasCreate(&blas);

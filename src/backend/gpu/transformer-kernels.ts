@@ -37,7 +37,11 @@ export function loadingKernels({ dtype, storedTypes, normsAreShifted }: Transfor
 export const productKernels = ({ dtype }: TransformerNeeds, unit: MatrixUnit, arch: string): KernelName[] =>
   existing(
     unit === "fma"
-      ? [`gemm_${dtype}`, `gemm_small_${dtype}`, ...(dtype === "f32" ? (["sum_cols_f32"] as const) : [])]
+      ? [
+          ...([`gemm_${dtype}`, `gemm_small_${dtype}`] as const),
+          ...(dtype === "f32" ? (["sum_cols_f32"] as const) : []),
+          ...(dtype === "f32" && hasWarpgroups(arch) ? (["gemm_pair_f32", "gemm_split_f32"] as const) : []),
+        ]
       : (hasWarpgroups(arch)
           ? (["_wide", "_square", "_half", "_pair", "_split"] as const)
           : (["", "_small"] as const)

@@ -3,7 +3,7 @@ import { type DType, sizeOf } from "../../../core/dtype.ts";
 import { collapse, Layout, numel } from "../../../core/layout.ts";
 import type { View } from "../../backend.ts";
 import type { Storage } from "../../storage.ts";
-import type { MatrixUnit } from "../attention-plan.ts";
+import { hasWarpgroups, type MatrixUnit } from "../attention-plan.ts";
 import { isGemmType } from "../device-blas.ts";
 import type { Gemm } from "../driver.ts";
 import { invariantGemm, planGemm, planMatVec } from "../families/matmul.ts";
@@ -126,29 +126,32 @@ export function byKernel(gpu: Gpu, p: Product, out: number): void {
   } else {
     const unit = gpu.matrixUnit(dtype);
     if (unit !== "fma") inPieces(gpu, 2, p, (pieces) => onUnit(gpu, unit, pieces, out));
-    else if (dtype === "f32" && a.batch.numel * m * n * k >= WORTH_COPIES)
+    else if (dtype === "f32" && a.batch.numel * m * n * k >= WORTH_COPIES * gpu.multiprocessors)
       inPieces(gpu, 4, p, (pieces) => byMultiplyAdds(gpu, pieces, out));
     else byMultiplyAdds(gpu, p, out);
   }
 }
 
-/** Multiply-adds in f32 read 16 bytes at a time, too, where they can; from so many on two copies cost less than other reads. */
-const WORTH_COPIES = 2 ** 25;
+/**
+ * Multiply-adds in f32 read 16 bytes at a time, too, where they can; from so many of a multiprocessor on two copies cost less than
+ * other reads.
+ */
+const WORTH_COPIES = 2 ** 21;
 
 function byMultiplyAdds(gpu: Gpu, { dtype, m, n, k, a, b }: Product, out: number): void {
   const batch = batchOf(gpu, a, b);
-  const { size, depth } = gpu.isInvariant
+  const { size, depth, parts } = gpu.isInvariant
     ? invariantGemm(k)
-    : planGemm(dtype, { batch: batch.batch, m, n, k }, gpu.multiprocessors);
+    : planGemm(dtype, { batch: batch.batch, m, n, k }, gpu.multiprocessors, hasWarpgroups(gpu.context.properties.arch));
   const multiplyTo = (to: number): void => {
     const values = {
-      ...{ ...batch, m, n, k, depth, a: a.at, b: b.at, out: to },
+      ...{ ...batch, m, n, k, depth, parts, a: a.at, b: b.at, out: to },
       ...{ a_row_stride: a.row, a_col_stride: a.col, b_row_stride: b.row, b_col_stride: b.col },
     };
     if (size === "large") gpu.launch(`gemm_${dtype}`, values);
-    else gpu.launch(`gemm_small_${dtype}`, values);
+    else if (size === "small") gpu.launch(`gemm_small_${dtype}`, values);
+    else gpu.launch(`gemm_${size}_f32`, values);
   };
-  const parts = Math.ceil(k / depth);
   if (parts === 1) {
     multiplyTo(out);
     return;
