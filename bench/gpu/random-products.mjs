@@ -1,4 +1,5 @@
-// Random sizes, layouts, batches and dtypes of products by Wick's own kernels, against the same in f32 on the same device:
+// Random sizes, layouts, batches and dtypes of products by Wick's own kernels, against the same in f32, or in
+// f64 those of f32, on the same device:
 // node bench/gpu/random-products.mjs DEVICE [--dist DIR] [--runs N] [--seed S] [--seconds S]
 // Exits 1 on a difference, with the seed that gives the case again.
 import { resolve } from "node:path";
@@ -15,6 +16,13 @@ const first = Number(option("--seed", 1));
 const runs = Number(option("--runs", 300));
 const deadline = performance.now() + 1000 * Number(option("--seconds", 60));
 
+/** What a product of each dtype is compared with, and how much may be between them: rounding the result is all but a little of it. */
+const dtypes = {
+  bf16: { reference: "f32", bound: 3e-3 },
+  f16: { reference: "f32", bound: 4e-4 },
+  f32: { reference: "f64", bound: 1e-5 },
+};
+
 /** Sizes around those of tiles, and any: whole, cut, and of odd rows. */
 const drawSize = ({ int, pick, chance }, most) =>
   chance(2) ? Math.max(1, pick([64, 128, 192, 256, 512, 1024]) + pick([-8, -1, 0, 0, 0, 1, 8])) : int(1, most);
@@ -22,7 +30,7 @@ function drawCase(d) {
   const [m, n] = [drawSize(d, 1200), drawSize(d, 1200)];
   const k = d.chance(3) ? d.int(2048, 6000) : drawSize(d, 1500);
   const lies = () => d.pick(["rows", "columns", "cut"]);
-  return { dtype: d.pick(["bf16", "f16"]), batch: d.chance(4) ? d.int(2, 3) : 1, m, n, k, a: lies(), b: lies() };
+  return { dtype: d.pick(Object.keys(dtypes)), batch: d.chance(4) ? d.int(2, 3) : 1, m, n, k, a: lies(), b: lies() };
 }
 
 /** (batch, rows, cols), row by row, column by column, or inside of a larger one. */
@@ -36,11 +44,12 @@ function matrix({ dtype, batch }, rows, cols, lie, seed) {
         .narrow(2, 8, cols);
 }
 
-/** ‖own − wanted‖ / ‖wanted‖, of which rounding the result is all but a little. */
+/** ‖own − wanted‖ / ‖wanted‖ */
 function errorOf(c, seed) {
   const [a, b] = [matrix(c, c.m, c.k, c.a, seed), matrix(c, c.k, c.n, c.b, seed + 1)];
-  const wanted = a.toDType("f32").matmul(b.toDType("f32"));
-  const difference = a.matmul(b).toDType("f32").sub(wanted);
+  const { reference } = dtypes[c.dtype];
+  const wanted = a.toDType(reference).matmul(b.toDType(reference));
+  const difference = a.matmul(b).toDType(reference).sub(wanted);
   return Math.sqrt(difference.sqr().sumAll().toScalarSync() / wanted.sqr().sumAll().toScalarSync());
 }
 
@@ -51,7 +60,7 @@ for (let seed = first; seed < first + runs && performance.now() < deadline; seed
   let problem;
   try {
     const error = scope(() => errorOf(c, seed));
-    if (!(error < (c.dtype === "bf16" ? 3e-3 : 4e-4))) problem = `an error of ${error}`;
+    if (!(error < dtypes[c.dtype].bound)) problem = `an error of ${error}`;
   } catch (error) {
     problem = error.message;
   }
