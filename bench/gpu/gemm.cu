@@ -1,13 +1,17 @@
 // Wick's own products of halves beside cuBLAS on an NVIDIA card, and how far they differ.
 //
-//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a product linear) -DGPU_ONLY -DGPU_ONLY_bf16 bench/gpu/gemm.cu -lcublas -o gemm
+//   nvcc -gencode=arch=compute_90a,code=sm_90a -O3 -std=c++17 -Ikernels $(node scripts/kernels/defines.mjs sm_90a product linear) -DTYPE=bf16 -DGPU_ONLY -DGPU_ONLY_bf16 bench/gpu/gemm.cu -lcublas -o gemm
 //
 // N: rows lie one behind the other; T: columns do (of weights, usually).
 #include "bench.h"
 #include "product.hip"
 #include <cublas_v2.h>
 
-typedef void (*Kernel)(const bf16*, const bf16*, bf16*, size_t, size_t, size_t, size_t, size_t, size_t, size_t, const size_t*);
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+typedef TYPE T;
+const cudaDataType LIBRARY_TYPE = std::is_same<T, bf16>::value ? CUDA_R_16BF : CUDA_R_16F;
+typedef void (*Kernel)(const T*, const T*, T*, size_t, size_t, size_t, size_t, size_t, size_t, size_t, const size_t*);
 struct Variant {
   const char* name;
   Kernel kernel;
@@ -16,17 +20,17 @@ struct Variant {
 };
 // What src/backend/gpu/families/product.ts plans: sizes are only known where the device's code is compiled.
 #define VARIANTS(lies) { \
-  {"wide", product_wide_##lies##_bf16, PRODUCT_TILE, 2 * PRODUCT_TILE, 256, PRODUCT_ASYNC_STAGES + 1, 1}, \
-  {"square", product_square_##lies##_bf16, PRODUCT_TILE, PRODUCT_TILE, 256, 2 * PRODUCT_ASYNC_STAGES, 1}, \
-  {"half", product_half_##lies##_bf16, PRODUCT_TILE / 2, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES + 1, 1}, \
-  {"pair", product_pair_##lies##_bf16, PRODUCT_TILE / 2, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES + 1, 2}, \
-  {"split", product_split_##lies##_bf16, PRODUCT_TILE / 2, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES + 1, PRODUCT_SPLIT}, \
-  {"large", product_##lies##_bf16, PRODUCT_TILE, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES, 1}, \
-  {"small", product_small_##lies##_bf16, PRODUCT_TILE / 2, PRODUCT_TILE / 2, 128, PRODUCT_ASYNC_STAGES + 1, 1}}
+  {"wide", JOIN(product_wide_##lies##_, TYPE), PRODUCT_TILE, 2 * PRODUCT_TILE, 256, PRODUCT_ASYNC_STAGES + 1, 1}, \
+  {"square", JOIN(product_square_##lies##_, TYPE), PRODUCT_TILE, PRODUCT_TILE, 256, 2 * PRODUCT_ASYNC_STAGES, 1}, \
+  {"half", JOIN(product_half_##lies##_, TYPE), PRODUCT_TILE / 2, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES + 1, 1}, \
+  {"pair", JOIN(product_pair_##lies##_, TYPE), PRODUCT_TILE / 2, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES + 1, 2}, \
+  {"split", JOIN(product_split_##lies##_, TYPE), PRODUCT_TILE / 2, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES + 1, PRODUCT_SPLIT}, \
+  {"large", JOIN(product_##lies##_, TYPE), PRODUCT_TILE, PRODUCT_TILE, 128, PRODUCT_ASYNC_STAGES, 1}, \
+  {"small", JOIN(product_small_##lies##_, TYPE), PRODUCT_TILE / 2, PRODUCT_TILE / 2, 128, PRODUCT_ASYNC_STAGES + 1, 1}}
 // By whether a, and b, lies in columns.
 static const Variant variants[2][2][7] = {{VARIANTS(kn), VARIANTS(kk)}, {VARIANTS(mn), VARIANTS(mk)}};
 
-static __global__ void compare(const bf16* x, const bf16* y, size_t n, double* sums) {
+static __global__ void compare(const T* x, const T* y, size_t n, double* sums) {
   double difference = 0, norm = 0;
   for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
     const double a = widen(x[i]), b = widen(y[i]);
@@ -45,16 +49,16 @@ int main() {
   double* sums = device<double>(2);
   const struct { size_t m, n, k; } shapes[] = {{8192, 8192, 8192}, {4096, 14336, 4096}, {4096, 4096, 14336}, {2048, 2048, 2048}, {512, 14336, 4096}, {512, 4096, 4096}, {1536, 1536, 1536}, {1024, 1024, 1024}, {1000, 1000, 1000}, {512, 512, 512}, {264, 776, 552}, {512, 768, 3072}, {256, 2048, 4096}, {128, 4096, 4096}, {64, 4096, 4096}};
   for (const auto& s : shapes) {
-    bf16 *a = device<bf16>(s.m * s.k), *b = device<bf16>(s.n * s.k), *own = device<bf16>(s.m * s.n), *theirs = device<bf16>(s.m * s.n);
-    fill_floats<bf16><<<1024, 256>>>(a, s.m * s.k, 1, 1.0f);
-    fill_floats<bf16><<<1024, 256>>>(b, s.n * s.k, 2, 1.0f);
+    T *a = device<T>(s.m * s.k), *b = device<T>(s.n * s.k), *own = device<T>(s.m * s.n), *theirs = device<T>(s.m * s.n);
+    fill_floats<T><<<1024, 256>>>(a, s.m * s.k, 1, 1.0f);
+    fill_floats<T><<<1024, 256>>>(b, s.n * s.k, 2, 1.0f);
     const float one = 1, zero = 0;
     for (int ta = 0; ta < 2; ta++)
       for (int tb = 0; tb < 2; tb++) {
         const float library = recorded([&](cudaStream_t stream) {
           cublasSetStream(blas, stream);
           cublasGemmEx(blas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, (int)s.n, (int)s.m, (int)s.k, &one, b,
-                       CUDA_R_16BF, (int)(tb ? s.k : s.n), a, CUDA_R_16BF, (int)(ta ? s.m : s.k), &zero, theirs, CUDA_R_16BF, (int)s.n,
+                       LIBRARY_TYPE, (int)(tb ? s.k : s.n), a, LIBRARY_TYPE, (int)(ta ? s.m : s.k), &zero, theirs, LIBRARY_TYPE, (int)s.n,
                        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
         });
         printf("%5zu x %5zu x %5zu %c%c  cuBLAS %6.1f TFLOP/s;", s.m, s.n, s.k, ta ? 'T' : 'N', tb ? 'T' : 'N', 2e-6 * s.m * s.n * s.k / library);
@@ -74,6 +78,6 @@ int main() {
         printf("\n");
         fflush(stdout);
       }
-    for (bf16* p : {a, b, own, theirs}) CHECK(cudaFree(p));
+    for (T* p : {a, b, own, theirs}) CHECK(cudaFree(p));
   }
 }
