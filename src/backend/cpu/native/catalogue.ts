@@ -39,9 +39,9 @@ const formOf = ({ dtype, planes, words }: Omit<RoundingForm, "halves">): string 
   `${words ? "words" : `${planes} planes`} ${dtype}`;
 
 export const kernels = {
-  tiles: (words: TileWords = "floats", result: FloatType = "f32") => ({
-    name: `tiles ${words} ${result}`,
-    emit: emitTiles(words, result),
+  tiles: (words: TileWords = "floats", result: FloatType = "f32", isStreamed = false) => ({
+    name: `tiles ${words} ${result}${isStreamed ? " streamed" : ""}`,
+    emit: emitTiles(words, result, isStreamed),
   }),
   widening: (type: FloatType) => ({ name: `widening ${type}`, emit: emitWidening(type) }),
   nextNumber: { name: "next number", emit: emitNextNumber },
@@ -119,9 +119,11 @@ export function* everyKernel(isa: Isa): Generator<Kernel> {
   const ops = [...Object.keys(formulas), "affine", ...binaryOps] as MapOp[];
   for (const result of isa.masks ? floatTypes : (["f32"] as const)) {
     yield kernels.tiles("floats", result);
+    if (result === "f32") yield kernels.tiles("floats", result, true);
     if (result !== "f32") yield kernels.widening(result);
     if (!isa.pairs || result === "f16") continue;
     for (const words of ["pairs", "small pairs"] as const) yield kernels.tiles(words, result);
+    yield kernels.tiles("pairs", result, true);
   }
   for (const type of productTypes(isa)) {
     yield kernels.pack(type);

@@ -1,8 +1,8 @@
 /**
- * What comes again is found ready: jobs of products of one form, and copies of the weights of convolutions, which must not
- * outlive what they were.
+ * What comes again is found ready: jobs of products of one form, and copies of the weights of convolutions and linear layers,
+ * which must not outlive what they were.
  */
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import type { CpuBackend } from "../../../../src/backend/cpu/backend.ts";
 import { Native } from "../../../../src/backend/cpu/native/native.ts";
 import { chooseIsa, tiers } from "../../../../src/backend/cpu/native/tier.ts";
@@ -70,54 +70,92 @@ describe.each(natives)("products that come again with $tier", ({ native }) => {
   });
 });
 
-describe.each(natives)("copies of weights with $tier", ({ native }) => {
-  const x = random([1, 64, 24, 24], 1);
-  const conv = (w: Tensor) => withNative(native, () => x.conv2d(w, { padding: 1, groups: 2 }).dataSync());
-  const fresh = (w: Tensor) => conv(w.copy());
+/** What has copies of its weights (64, 32, 3, 3). */
+const layers: Readonly<Record<string, (w: Tensor) => Tensor>> = {
+  conv: (w) => random([1, 64, 24, 24], 1).conv2d(w, { padding: 1, groups: 2 }),
+  linear: (w) => random([3, 288], 1).matmul(w.reshape([64, 288]).t()),
+  "one row": (w) => random([1, 288], 1).matmul(w.reshape([64, 288]).t()),
+  "a batch": (w) => random([2, 5, 288], 1).matmul(w.reshape([1, 64, 288]).transpose(1, 2)),
+  "one column": (w) => w.reshape([64, 288]).matmul(random([288, 1], 1)),
+};
+
+describe.each(
+  natives.flatMap(({ tier, native }) => Object.entries(layers).map(([layer, run]) => ({ tier, native, layer, run }))),
+)("copies of weights with $tier, $layer", ({ native, run: layer }) => {
+  const run = (w: Tensor) => withNative(native, () => layer(w).dataSync());
+  const fresh = (w: Tensor) => run(w.copy());
 
   it.each(Object.keys(writers))("are made anew after %s", async (name) => {
     const w = random([64, 32, 3, 3], 2);
-    const first = conv(w);
-    for (let i = 0; i < 3; i++) expect(conv(w)).toEqual(first);
+    const first = run(w);
+    for (let i = 0; i < 3; i++) expect(run(w)).toEqual(first);
     await writers[name]!(w);
     const then = fresh(w);
     expect(then).not.toEqual(first);
-    for (let i = 0; i < 3; i++) expect(conv(w)).toEqual(then);
+    for (let i = 0; i < 3; i++) expect(run(w)).toEqual(then);
   });
 
   it("are none of memory that others work with", () => {
     const w = random([64, 32, 3, 3], 2);
-    for (let i = 0; i < 3; i++) conv(w);
+    for (let i = 0; i < 3; i++) run(w);
     backend.nativeMemory.address(w.storage);
-    for (let i = 0; i < 3; i++) conv(w);
+    for (let i = 0; i < 3; i++) run(w);
     const { at } = w.storage.block as unknown as { at: number };
     new Float32Array(backend.engine.memory.buffer, at, 300).fill(0.5);
-    expect(conv(w)).toEqual(fresh(w));
+    expect(run(w)).toEqual(fresh(w));
   });
 
-  it("are of a view's own elements, and of the groups that are asked for", () => {
+  it("are of a view's own elements", () => {
     const all = random([128, 32, 3, 3], 3);
     for (let i = 0; i < 3; i++) {
       for (const start of [0, 64]) {
         const w = all.narrow(0, start, 64);
-        expect(conv(w)).toEqual(fresh(w));
+        expect(run(w)).toEqual(fresh(w));
       }
-    }
-    const half = random([1, 32, 24, 24], 4);
-    const ungrouped = (w: Tensor) => withNative(native, () => half.conv2d(w, { padding: 1 }).dataSync());
-    const w = random([64, 32, 3, 3], 5);
-    for (let i = 0; i < 3; i++) {
-      conv(w);
-      expect(ungrouped(w)).toEqual(ungrouped(w.copy()));
     }
   });
 
   it("go with their weights", () => {
     const w = random([64, 32, 3, 3], 2);
-    for (let i = 0; i < 3; i++) conv(w);
+    for (let i = 0; i < 3; i++) run(w);
     const want = fresh(w);
     w.dispose();
     const again = random([64, 32, 3, 3], 2);
-    for (let i = 0; i < 3; i++) expect(conv(again)).toEqual(want);
+    for (let i = 0; i < 3; i++) expect(run(again)).toEqual(want);
+  });
+});
+
+describe.each(natives)("copies with $tier", ({ native }) => {
+  it("of a convolution's weights are of the groups that are asked for", () => {
+    const [x, half] = [random([1, 64, 24, 24], 1), random([1, 32, 24, 24], 4)];
+    const grouped = (w: Tensor) => withNative(native, () => x.conv2d(w, { padding: 1, groups: 2 }).dataSync());
+    const whole = (w: Tensor) => withNative(native, () => half.conv2d(w, { padding: 1 }).dataSync());
+    const w = random([64, 32, 3, 3], 5);
+    for (let i = 0; i < 3; i++) {
+      grouped(w);
+      expect(whole(w)).toEqual(whole(w.copy()));
+    }
+  });
+
+  it.each(["f32", "f16", "bf16"] as const)("of a layer's weights give the bits that %s had without", (dtype) => {
+    const make = vi.spyOn(native, "prepare");
+    // Panels of 48 columns or 16, stretches of 1,024 steps, tiles of 8 rows or 6.
+    for (const [n, k] of [
+      [48, 400],
+      [97, 301],
+      [130, 2050],
+      [1000, 64],
+    ] as const) {
+      const w = random([n, k], n).toDType(dtype);
+      for (const m of [1, 2, 7, 8, 9, 17, 100, 200]) {
+        const x = random([m, k], m).toDType(dtype);
+        const want = withNative(native, () => x.matmul(w.copy().t()).dataSync());
+        for (let i = 0; i < 2; i++) expect(withNative(native, () => x.matmul(w.t()).dataSync())).toEqual(want);
+      }
+    }
+    // Those that are as wide in panels as they are.
+    const isCopied = dtype === "f32" || (dtype === "bf16" && native.isa.pairs);
+    expect(make).toHaveBeenCalledTimes(isCopied ? 4 : 0);
+    make.mockRestore();
   });
 });

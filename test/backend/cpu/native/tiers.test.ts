@@ -9,6 +9,7 @@ import { type CpuBlock, isNativeBlock, type NativeBlock } from "../../../../src/
 import { everyKernel } from "../../../../src/backend/cpu/native/catalogue.ts";
 import { guarded } from "../../../../src/backend/cpu/native/memory.ts";
 import { Native } from "../../../../src/backend/cpu/native/native.ts";
+import { forgetCopies } from "../../../../src/backend/cpu/native/ops/copies.ts";
 import { type Tier, tiers } from "../../../../src/backend/cpu/native/tier.ts";
 import { registerDevice } from "../../../../src/backend/registry.ts";
 import { Device, Tensor } from "../../../../src/index.ts";
@@ -34,8 +35,10 @@ class GuardedBackend extends CpuBackend {
 
   override free(block: CpuBlock): void {
     // What is staged for WebAssembly's kernels is in the heap.
-    if (isNativeBlock(block)) block.release();
-    else super.free(block);
+    if (isNativeBlock(block)) {
+      forgetCopies(block);
+      block.release();
+    } else super.free(block);
   }
 
   #keep(key: string, block: NativeBlock): void {

@@ -67,6 +67,8 @@ export type TileWords = "floats" | "pairs" | "small pairs";
 
 /** Steps of k at a time where all rows of the tile are used, which is nearly always. */
 const UNROLL = 4;
+/** How many bytes of a streamed panel are on their way. */
+const AHEAD = 3072;
 
 // Three times the distances of A's rows and of B's lines, the fifth row of A, and the rows that are left.
 const [aThree, bThree, fifth, left] = [rbx, r13, r12, r14];
@@ -76,11 +78,11 @@ const saved = [aThree, bThree, fifth, left];
  * A function of rax rows, for words as above, which are the steps of k. rdi: A's rows, rcx bytes apart; rsi: B's lines, rbp bytes apart, a panel's columns of each;
  * rdx: steps of k; r8: C; r9: bytes from row to row of C; r10: mode, GO_ON for sums that go on, PARTIAL for the last
  * columns, whose masks are in k1 to k3 or at r11, and the number of vectors, fewer for a panel's last columns. B's lines
- * are whole vectors also then. Results of 16 bits are rounded, and do not go on; AVX2 has none.
+ * are whole vectors also then. Results of 16 bits are rounded, and do not go on; AVX2 has none. Streamed panels come from memory.
  * It moves rdi and r8 behind the rows, uses rax and vectors, and keeps everything else.
  */
 export const emitTiles =
-  (words: TileWords, result: FloatType) =>
+  (words: TileWords, result: FloatType, isStreamed = false) =>
   (a: Assembler, isa: Isa): void => {
     const { rows, vectors } = tileShape(isa);
     const widths = Array.from({ length: vectors }, () => a.label());
@@ -104,7 +106,7 @@ export const emitTiles =
       a.jmp(end);
       for (const [i, label] of tiles.entries()) {
         a.bind(label);
-        emitTile(a, isa, words, result, i + 1, w + 1);
+        emitTile(a, isa, words, result, isStreamed, i + 1, w + 1);
         if (i + 1 < rows) a.jmp(end);
         else {
           a.sub(left, rows);
@@ -124,9 +126,18 @@ export function place(base: Gpr, i: number, stride: Gpr, three: Gpr, disp: numbe
   return i === 3 ? mem(base, { index: three, disp }) : mem(base, { index: stride, scale: i as 1 | 2, disp });
 }
 
-function emitTile(a: Assembler, isa: Isa, words: TileWords, result: FloatType, rows: number, vectors: number): void {
+function emitTile(
+  a: Assembler,
+  isa: Isa,
+  words: TileWords,
+  result: FloatType,
+  isStreamed: boolean,
+  rows: number,
+  vectors: number,
+): void {
   const simd = new Simd(a, isa);
-  const isFull = rows === tileShape(isa).rows;
+  const { rows: mostRows, lineBytes } = tileShape(isa);
+  const isFull = rows === mostRows;
   const sum = (row: number, v: number) => isa.v(row * vectors + v);
   const sums = rows * vectors;
   const line = Array.from({ length: vectors }, (_, v) => isa.v(sums + v));
@@ -175,6 +186,7 @@ function emitTile(a: Assembler, isa: Isa, words: TileWords, result: FloatType, r
   const wordOfA = (row: number, u: number) => place(row < 4 ? rdi : fifth, row % 4, rcx, aThree, 4 * u);
   const vectorOfB = (v: number, u: number) => place(rsi, u, rbp, bThree, v * isa.bytes);
   const stepOfWords = (u: number) => {
+    if (isStreamed) for (let at = 0; at < lineBytes; at += 64) a.prefetcht0(place(rsi, u, rbp, bThree, at + AHEAD));
     for (const [v, register] of line.entries()) a.vmovups(register, vectorOfB(v, u));
     for (const [i, row] of places.entries()) {
       const x = isa.v(sums + vectors + (i % spare));

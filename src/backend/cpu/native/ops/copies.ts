@@ -15,7 +15,7 @@ const MOST_BYTES = 2 ** 28;
 
 /** What a copy is of: views of one matrix may begin where others do. */
 export interface Copied {
-  readonly type: NativeQuantType | "conv" | "winograd";
+  readonly type: NativeQuantType | "conv" | "winograd" | "panels";
   readonly offset: number;
   /** Rows, in how many groups, and elements of each. */
   readonly n: number;
@@ -26,14 +26,17 @@ export interface Copied {
 }
 
 interface Copy extends Copied {
-  /** Null where there is no room for it. */
-  readonly block: NativeBlock | null;
+  /** Null where there is no room for it, undefined where it has been asked for once. */
+  block: NativeBlock | null | undefined;
 }
 
 let held = 0;
 /** By the weights' memory. */
 const copies = new WeakMap<Block, Copy[]>();
 const refused = new WeakSet<Block>();
+
+/** Views of one block that are remembered before they come again: a large one may be walked through, a view at a time. */
+const MOST_SEEN = 64;
 
 /** The address of a copy of `length` bytes, which `make` fills at its first use; undefined where there is none. */
 export function copyOf(
@@ -42,34 +45,64 @@ export function copyOf(
   length: number,
   make: (address: number) => void,
 ): number | undefined {
+  const known = find(weights, of);
+  return known?.block === undefined
+    ? makeCopy(weights, known ?? remember(weights, of), length, make)
+    : known.block?.address;
+}
+
+/** The same of what may be no weights at all: from the second time on that it is asked for and nobody has written to it between. */
+export function copyOfReturning(
+  weights: Block,
+  of: Copied,
+  length: number,
+  make: (address: number) => void,
+): number | undefined {
+  const known = find(weights, of);
+  if (known) return known.block === undefined ? makeCopy(weights, known, length, make) : known.block?.address;
+  if ((copies.get(weights)?.length ?? 0) < MOST_SEEN) remember(weights, of);
+  return undefined;
+}
+
+const find = (weights: Block, of: Copied): Copy | undefined =>
+  copies
+    .get(weights)
+    ?.find(
+      (c) =>
+        c.offset === of.offset &&
+        c.n === of.n &&
+        c.k === of.k &&
+        c.type === of.type &&
+        c.groups === of.groups &&
+        c.lanes === of.lanes,
+    );
+
+function remember(weights: Block, of: Copied): Copy {
   let own = copies.get(weights);
-  const known = own?.find(
-    (c) =>
-      c.offset === of.offset &&
-      c.n === of.n &&
-      c.k === of.k &&
-      c.type === of.type &&
-      c.groups === of.groups &&
-      c.lanes === of.lanes,
-  );
-  if (known !== undefined) return known.block?.address;
-  const system = held + length <= MOST_BYTES && !refused.has(weights) ? libc() : null;
-  const block = system && allocatePages(system, length);
   if (!own) {
     own = [];
     copies.set(weights, own);
   }
-  own.push({ ...of, block });
-  if (!block) return undefined;
+  const copy = { ...of, block: undefined };
+  own.push(copy);
+  return copy;
+}
+
+function makeCopy(weights: Block, copy: Copy, length: number, make: (address: number) => void): number | undefined {
+  const system = held + length <= MOST_BYTES && !refused.has(weights) ? libc() : null;
+  copy.block = system && allocatePages(system, length);
+  if (!copy.block) return undefined;
   held += length;
-  make(block.address);
-  return block.address;
+  make(copy.block.address);
+  return copy.block.address;
 }
 
 /** Lets go of the copies of what was in a block. */
 export function forgetCopies(weights: Block): void {
   const own = copies.get(weights);
   if (!own) return;
+  copies.delete(weights);
+  if (own.every(({ block }) => !block)) return;
   settle();
   forgetRecorded(weights);
   for (const { block } of own) {
@@ -77,7 +110,6 @@ export function forgetCopies(weights: Block): void {
     held -= block.length;
     block.release();
   }
-  copies.delete(weights);
 }
 
 /** From now on there are none of a block, which is written to in ways that nobody hears of. */

@@ -12,7 +12,7 @@ import { kernels } from "../catalogue.ts";
 import { LEAST_LAGGING } from "../kernels/lagging.ts";
 import { LINE_BLOCK, lineArguments } from "../kernels/lines.ts";
 import { PAIR } from "../kernels/pairs.ts";
-import { NOTE_BYTES, type ProductType, packArguments } from "../kernels/panels.ts";
+import { NOTE_BYTES, type ProductType } from "../kernels/panels.ts";
 import { MOST_COLUMNS, MOST_ROWS, MOST_WIDENED, productArguments, widenedRow } from "../kernels/product.ts";
 import { copiedRow, KC, tileShape } from "../kernels/tile.ts";
 import { turnedArguments, turnedHeight, turnedRows } from "../kernels/turned.ts";
@@ -21,6 +21,7 @@ import { guarded } from "../memory.ts";
 import type { Native } from "../native.ts";
 import { hole, type Job, type JobList, SCRATCH_BYTES, type Word } from "../pool.ts";
 import { type FloatType, isFloatType } from "../simd.ts";
+import { packedWeights, packing } from "./packed-weights.ts";
 
 /** An m × k or k × n matrix, or a batch of them: strides in bytes. */
 interface Matrix {
@@ -55,6 +56,8 @@ const STAGE = 16 * 2 ** 20;
 const READ_BYTES = 2 ** 20;
 /** Multiplications that are worth a chunk. */
 const CHUNK = 2 ** 18;
+/** Blocks for each thread where they are cheap. */
+const MANY_BLOCKS = 8;
 /** What of its part a thread takes at once where columns come from memory. */
 const HEAD = 2 / 3;
 /** Columns of one row's product that are worth a block. */
@@ -63,15 +66,21 @@ const LEAST_BLOCK = 512;
 /** No batch. */
 const single = { shape: [], strides: [[], []] } as const;
 
-/** The jobs of a product of two matrices, but for the addresses: finding them out takes as long as a small product. */
+/** A product but for the addresses, and its jobs: finding them out takes as long as a small product. */
 interface Plan {
   readonly native: Native;
   readonly threads: number;
   readonly type: FloatType;
   readonly a: Layout;
   readonly b: Layout;
+  /** With holes for the addresses; undefined where there is nothing to multiply, or machine code has no such product. */
+  readonly product: Product | undefined;
+  /** Which operand may be weights that have a copy in panels. */
+  readonly weights: "a" | "b" | null;
   /** Made when the form comes again; null where jobs need memory. */
   list: JobList | null | undefined;
+  /** The same with panels that lie ready: their address stands in the place of the weights'. */
+  packed: JobList | undefined;
 }
 /** The latest ones. */
 const plans: Plan[] = [];
@@ -96,14 +105,19 @@ function planFor(native: Native, threads: number, type: FloatType, a: Layout, b:
     if (known.list === undefined) known.list = listOf(known);
     return known;
   }
-  const plan: Plan = { native, threads, type, a, b, list: undefined };
+  const plan = newPlan(native, threads, type, a, b);
   plans.unshift(plan);
   if (plans.length > MOST_PLANS) plans.pop();
   return plan;
 }
 
-function listOf({ native, threads, type, a, b }: Plan): JobList | null {
-  const product = productOf(type, a, b, holes.a, holes.b);
+function newPlan(native: Native, threads: number, type: FloatType, a: Layout, b: Layout): Plan {
+  const product = productOf(type, a, b);
+  const weights = product && mayBePacked(native, product) ? (product.b.address === holes.a ? "a" : "b") : null;
+  return { native, threads, type, a, b, product, weights, list: undefined, packed: undefined };
+}
+
+function listOf({ native, threads, product }: Plan): JobList | null {
   const jobs = product && jobsOf(native, product, threads);
   return jobs ? native.list(threads, jobs) : null;
 }
@@ -111,26 +125,51 @@ function listOf({ native, threads, type, a, b }: Plan): JobList | null {
 export function matmul(backend: CpuBackend, native: Native, a: View, b: View): Storage | undefined {
   const { dtype } = a.storage;
   if (!isFloatType(dtype)) return undefined;
-  const lead = a.layout.rank - 2;
   const { threads } = backend.engine;
-  const plan = lead === 0 && recording() === null ? planFor(native, threads, dtype, a.layout, b.layout) : null;
-  if (plan?.list) {
-    const n = a.layout.shape[0]! * b.layout.shape[1]!;
-    const storage = Storage.alloc(backend, dtype, n);
-    plan.list.fill(addressInside(a), addressInside(b), addressFor(storage, n));
-    native.replay(threads, plan.list);
-    return storage;
-  }
-  const product = productOf(dtype, a.layout, b.layout, addressInside(a), addressInside(b));
+  const isKept = a.layout.rank === 2 && recording() === null;
+  const plan = (isKept ? planFor : newPlan)(native, threads, dtype, a.layout, b.layout);
+  const { product, weights } = plan;
   if (!product) return undefined;
+  const at = { a: addressInside(a), b: addressInside(b) };
+  const packed = weights && panelsOf(native, threads, product, weights === "a" ? a : b);
+  if (weights && packed) {
+    at[weights] = packed;
+    if (isKept) plan.packed ??= native.list(threads, [fromPanels(native, product, threads)]);
+  }
   const n = product.batch * product.m * product.n;
   const storage = Storage.alloc(backend, dtype, n);
-  multiply(backend, native, { ...product, out: addressFor(storage, n) });
+  const out = addressFor(storage, n);
+  const list = packed ? plan.packed : plan.list;
+  if (list) {
+    list.fill(at.a, at.b, out);
+    native.replay(threads, list);
+    return storage;
+  }
+  const placed = (x: Matrix): Matrix => ({ ...x, address: x.address === holes.a ? at.a : at.b });
+  const p = { ...product, a: placed(product.a), b: placed(product.b), out };
+  if (packed) native.run(threads, fromPanels(native, p, threads));
+  else multiply(backend, native, p);
   return storage;
 }
 
-/** With a hole for the result; undefined where there is nothing to multiply, or batches lie over too many dims. */
-function productOf(type: FloatType, a: Layout, b: Layout, aAddress: number, bAddress: number): Product | undefined {
+/** Whether B's columns lie one behind the other, as weights do, and copies in panels are no larger than they are. */
+function mayBePacked(native: Native, p: Product): boolean {
+  const type = productType(native, p);
+  const es = sizeOf(p.type);
+  return p.batch === 1 && (type === "f32" || type === "pairs") && p.b.row === es && p.b.col === p.k * es && p.k > 1;
+}
+
+/** The address of the panels of B that lie ready. */
+const panelsOf = (native: Native, threads: number, p: Product, w: View): number | undefined =>
+  packedWeights(native, threads, w, {
+    type: productType(native, p),
+    n: p.n,
+    k: p.k,
+    panelBytes: panelBytesOf(native, productType(native, p), p.k),
+  });
+
+/** With holes for the addresses; undefined where there is nothing to multiply, or batches lie over too many dims. */
+function productOf(type: FloatType, a: Layout, b: Layout): Product | undefined {
   const lead = a.rank - 2;
   const [m, k] = a.shape.slice(lead) as [number, number];
   const n = b.shape[lead + 1]!;
@@ -154,8 +193,8 @@ function productOf(type: FloatType, a: Layout, b: Layout, aAddress: number, bAdd
     k,
     batch,
     inner,
-    a: matrix(a, aAddress, 0),
-    b: matrix(b, bAddress, 1),
+    a: matrix(a, holes.a, 0),
+    b: matrix(b, holes.b, 1),
     out: holes.out,
   });
 }
@@ -233,6 +272,8 @@ interface Block {
   readonly packed?: number;
   readonly panelBytes?: number;
   readonly outRow?: number;
+  /** Panels come from memory, and are gone through once. */
+  readonly isStreamed?: boolean;
   /** Where the number of a widened B is. */
   readonly number?: number;
 }
@@ -242,9 +283,9 @@ function words(native: Native, p: Product, block: Block): Word[] {
   const es = sizeOf(p.type);
   const type = productType(native, p);
   const result = native.isa.masks && wordsOf(type, p.k) <= KC ? p.type : "f32";
-  const { rows, columns, packed = 0, panelBytes = 0, outRow = p.n * es, number = 0 } = block;
+  const { rows, columns, packed = 0, panelBytes = 0, outRow = p.n * es, isStreamed = false, number = 0 } = block;
   return productArguments.words({
-    tiles: native.kernel(kernels.tiles(type === "pairs" ? "pairs" : "floats", result)),
+    tiles: native.kernel(kernels.tiles(type === "pairs" ? "pairs" : "floats", result, isStreamed)),
     smallTiles: type === "pairs" ? native.kernel(kernels.tiles("small pairs", result)) : 0,
     a: p.a.address,
     aRow: p.a.row,
@@ -332,6 +373,20 @@ function turned(native: Native, { type, a, b, out, m, n, k }: Product, threads: 
   };
 }
 
+/** Panels of B lie ready where B is said to be. */
+function fromPanels(native: Native, p: Product, threads: number): Job {
+  const type = productType(native, p);
+  const { columns: panel } = tileShape(native.isa);
+  const { rows, columns } = blockOf(native, p, Math.ceil(p.n / panel), panel, threads, MANY_BLOCKS);
+  const panels = { packed: p.b.address, panelBytes: panelBytesOf(native, type, p.k), isStreamed: p.m <= MOST_ROWS };
+  return {
+    kernel: native.kernel(kernels.product(type, "packed before")),
+    args: words(native, p, { rows, columns, ...panels }),
+    total: Math.ceil(p.m / rows) * Math.ceil(p.n / columns),
+    grain: Math.max(1, Math.floor(CHUNK / (rows * columns * p.k))),
+  };
+}
+
 /** Blocks that read B's columns where they are, or pack them for themselves. */
 function ownPanels(native: Native, p: Product, threads: number): Job {
   const { columns: panel } = tileShape(native.isa);
@@ -388,20 +443,7 @@ function packedPanels(backend: CpuBackend, native: Native, p: Product): void {
       const n = Math.min(here * panel, p.n - start);
       const b = { ...p.b, address: p.b.address + start * p.b.col };
       const part: Product = { ...p, n, b, out: p.out + start * es };
-      const pack: Job = {
-        kernel: native.kernel(kernels.pack(type)),
-        args: packArguments.words({
-          b: b.address,
-          alongK: p.b.row,
-          acrossColumns: p.b.col,
-          steps: p.k,
-          columns: n,
-          packed,
-          panelBytes,
-        }),
-        total: here,
-        grain: Math.max(1, Math.floor(32768 / (panel * p.k))),
-      };
+      const pack = packing(native, type, b, { n, k: p.k, packed, panelBytes });
       const { rows, columns } = blockOf(native, part, here, panel, engine.threads);
       const job: Job = {
         kernel: native.kernel(kernels.product(type, "packed before")),
@@ -426,11 +468,11 @@ function blockOf(
   panels: number,
   panel: number,
   threads: number,
+  // Small ones cost nothing where nothing is packed.
+  each = (readsB(p) && isSmall(p)) || isWidenedByEach(native, p) ? MANY_BLOCKS : 4,
 ): { rows: number; columns: number } {
   const { m, batch } = p;
   const { rows: tile } = tileShape(native.isa);
-  // Small ones cost nothing where nothing is packed.
-  const each = (readsB(p) && isSmall(p)) || isWidenedByEach(native, p) ? 8 : 4;
   const least = Math.ceil((threads > 1 ? each * threads : 1) / batch);
   let wide = Math.min(panels, Math.floor(MOST_COLUMNS / panel));
   const across = () => Math.ceil(panels / wide);
