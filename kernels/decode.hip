@@ -61,8 +61,11 @@ template <class T, int W, bool Interleaved, bool F8> GPU_FN void append(const Ap
     typedef Vec<T, W> Side;
     typedef Vec<T, 2 * W> Sides;
     const auto bring = [&](Sides& to, const T* from, u32 at) {
-      if (Interleaved || !turns || at >= half) to = *(const Sides*)(from + 2 * at);
-      else {
+      if (Interleaved || !turns || at >= half) {
+        // One by one, what is not aligned comes: a row may begin at any element.
+        if constexpr (W == 1) to.v[0] = from[2 * at], to.v[1] = from[2 * at + 1];
+        else to = *(const Sides*)(from + 2 * at);
+      } else {
         const Side one = *(const Side*)(from + at), other = *(const Side*)(from + at + half);
         UNROLL for (int j = 0; j < W; j++) to.v[j] = one.v[j], to.v[W + j] = other.v[j];
       }

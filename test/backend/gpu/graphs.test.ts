@@ -42,6 +42,8 @@ describeDevices(
       readonly recorded?: boolean;
       /** Rows of q, k and v side by side, as one product gives them, or each by itself. */
       readonly fused?: boolean;
+      /** Elements before each row of what is side by side: odd, so that no pair is aligned. */
+      readonly before?: number;
       /** Heads of queries and keys are normalised, and so large before. */
       readonly normed?: number;
     }
@@ -66,13 +68,17 @@ describeDevices(
       { dtype: "f32", normed: 1e-25, interleaved: true, t: 3, fused: false },
       { dtype: "f16", normed: 1, rotary: 8, interleaved: true },
       { dtype: "bf16", normed: 1, recorded: true },
+      { dtype: "f16", before: 1, rotary: 8 },
+      { dtype: "f32", before: 1, interleaved: true, t: 2 },
     ])("does what rope, cache and sdpa do: %o", (c) => {
       scope(() => {
         const { dtype, interleaved = false, rotary = d, t = 1, past = 13, window = 0, softcap = 0, fused = true } = c;
         const options = { dtype, device };
         const rows = batch * t;
         const widths = [heads * d, kvHeads * d, kvHeads * d];
-        const side = Tensor.randn([rows, (heads + 2 * kvHeads) * d], { ...options, seed: 1 }).affine(c.normed ?? 1, 0);
+        const [before, width] = [c.before ?? 0, (heads + 2 * kvHeads) * d];
+        const drawn = Tensor.randn([rows, before + width], { ...options, seed: 1 }).affine(c.normed ?? 1, 0);
+        const side = drawn.narrow(1, before, width);
         const weight = (seed: number) => Tensor.randn([d], { ...options, seed });
         const norms = c.normed ? { q: weight(5), k: weight(6), eps: Math.min(c.normed, 1) ** 2 * 0.1 } : null;
         const [q, k, v] = [0, heads * d, (heads + kvHeads) * d].map((at, i) => {
