@@ -1,6 +1,6 @@
 // Wick's GPU kernels on one device: node bench/gpu/ops.mjs DEVICE [--dist PATH] [--json FILE] [--only NAME,…]
 // Times are medians of 20 by device events after warm-up; GB/s count each input read once and each output written once.
-// `--only gemm` and `--only sdpa` measure what is left out otherwise: products of many sizes, attention.
+// `--only gemm` and `--only sdpa` measure what is left out otherwise: products of many sizes, attention. ops.py is PyTorch's side.
 // `share` is the part of the ceiling measured in the same run: a device copy of 1 GiB, or (for products) the vendor's BLAS.
 import { writeFileSync } from "node:fs";
 import { resolve } from "node:path";
@@ -56,6 +56,7 @@ function row(name, { bytes, flops, calls = 1 }, run) {
     );
   } catch (error) {
     results[name] = { error: error.message };
+    process.exitCode = 1;
     console.log(name.padEnd(44), "FAILED", error.message);
   }
   device.backend.trim();
@@ -133,6 +134,14 @@ for (const [b, h, hk, t, d] of [
     row(`sdpa causal bf16 ${b}x${h}/${hk}x${t}x${d}`, { flops: 2 * b * h * t * t * d }, () =>
       nn.sdpa(q, k, v, { causal: true }),
     );
+  });
+}
+for (const d of [128, 64]) {
+  if (!only?.includes("sdpa")) continue;
+  scope(() => {
+    const [q, k, v] = [1, 2, 3].map((seed) => randn([4, 32, 4096, d], "bf16", seed));
+    const mask = randn([4096, 4096], "bf16", 4);
+    row(`sdpa masked bf16 4x32x4096x${d}`, { flops: 4 * 4 * 32 * 4096 * 4096 * d }, () => nn.sdpa(q, k, v, { mask }));
   });
 }
 if (only?.includes("sdpa")) {
