@@ -46,7 +46,7 @@ function cpuLlama({ "cpu-llama": results }, what, title) {
     title,
     note,
     unit: "tokens/s",
-    series: ["Wick (WebAssembly)", "llama.cpp (native, AVX-512)"],
+    series: ["Wick", "llama.cpp (native, AVX-512)"],
     rows,
   });
 }
