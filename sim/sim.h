@@ -14,13 +14,13 @@
 #define SIM_RAW __attribute__((noinline, no_sanitize_thread))
 #endif
 
-extern "C" {
-// AMD's 64 KiB, or Hopper's 227 where its instructions are played.
-#ifdef GPU_HOST_WARPGROUPS
-SIM_EXPORT SimState wickSimState = {SIM_ABI, 227 * 1024};
-#else
-SIM_EXPORT SimState wickSimState = {SIM_ABI, 64 * 1024};
+// AMD's, unless it is another card's code that is played.
+#ifndef SIM_SHARED_KB
+#define SIM_SHARED_KB 64
 #endif
+
+extern "C" {
+SIM_EXPORT SimState wickSimState = {SIM_ABI, SIM_SHARED_KB * 1024};
 }
 
 namespace sim {

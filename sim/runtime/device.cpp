@@ -1,4 +1,5 @@
-// Two devices: ordinal 0 looks like an RDNA 3 card (wave 32), ordinal 1 like a CDNA 2 one (wave 64).
+// Two devices: ordinal 0 looks like an RDNA 3 card (wave 32), ordinal 1 like a CDNA 2 one (wave 64), or like cards of the
+// architecture and the size that are asked for.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@ static Device devices[] = {
 static thread_local int current = 0;
 
 Device& device(int ordinal) { return devices[ordinal]; }
+
 int currentDevice() { return current; }
 
 int deviceCount() {
@@ -23,14 +25,23 @@ int deviceCount() {
   return count ? std::clamp(atoi(count), 0, 2) : 2;
 }
 
-static size_t bytesOf(const char* variable, size_t otherwise) {
-  const char* bytes = getenv(variable);
-  return bytes ? strtoull(bytes, nullptr, 10) : otherwise;
+static size_t numberOf(const char* variable, size_t otherwise) {
+  const char* number = getenv(variable);
+  return number ? strtoull(number, nullptr, 10) : otherwise;
 }
 
+/** The architecture that was asked for, on the device that has its waves. */
+static const char* archOf(const Device& d) {
+  const char* asked = getenv("WICK_SIM_ARCH");
+  if (!asked || !*asked) return d.arch;
+  bool has64 = !strncmp(asked, "gfx9", 4);
+  return has64 == (d.wave == 64) ? asked : d.arch;
+}
+static size_t unitsOf(const Device& d) { return numberOf("WICK_SIM_UNITS", size_t(d.units)); }
+
 /** Bytes of memory on each device. */
-size_t memoryLimit() { return bytesOf("WICK_SIM_MEMORY", size_t(2) << 30); }
-size_t hostLimit() { return bytesOf("WICK_SIM_HOST_MEMORY", size_t(2) << 30); }
+size_t memoryLimit() { return numberOf("WICK_SIM_MEMORY", size_t(2) << 30); }
+size_t hostLimit() { return numberOf("WICK_SIM_HOST_MEMORY", size_t(2) << 30); }
 
 static const char* integratedAs() {
   const char* value = getenv("WICK_SIM_INTEGRATED");
@@ -74,7 +85,7 @@ static const Property properties[] = {
     {59, 612, 316, 4, [](const Device& d) { return size_t(d.busWidth); }},
     {60, 608, 312, 4, [](const Device& d) { return size_t(d.memoryClock); }},
     {61, 364, 332, 4, [](const Device& d) { return size_t(d.minor); }},
-    {63, 388, 336, 4, [](const Device& d) { return size_t(d.units); }},
+    {63, 388, 336, 4, unitsOf},
     {71, 304, 272, 4, [](const Device&) { return size_t(65536); }},
     {74, 296, 264, 8, [](const Device&) { return maxShared; }},
     {75, -1, -1, 8, [](const Device&) { return maxShared; }},
@@ -82,7 +93,7 @@ static const Property properties[] = {
     {84, 288, 256, 8, [](const Device&) { return totalMemory(); }},
     {87, 308, 276, 4, [](const Device& d) { return size_t(d.wave); }},
     {10002, -1, -1, 8, [](const Device&) { return maxShared; }},
-    {10015, -1, -1, 4, [](const Device& d) { return size_t(d.units); }},
+    {10015, -1, -1, 4, unitsOf},
 };
 static constexpr size_t propertyBytes600 = 1472, propertyBytes0 = 792, archOffset600 = 1160, archOffset0 = 396;
 
@@ -92,7 +103,7 @@ static hipError_t fillProperties(char* out, int ordinal, bool old) {
   const Device& d = devices[ordinal];
   memset(out, 0, old ? propertyBytes0 : propertyBytes600);
   strcpy(out, d.name);
-  strcpy(out + (old ? archOffset0 : archOffset600), d.arch);
+  strcpy(out + (old ? archOffset0 : archOffset600), archOf(d));
   for (const Property& p : properties) {
     int offset = old ? p.offset0 : p.offset600;
     size_t value = p.value(d);

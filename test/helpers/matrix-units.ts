@@ -1,6 +1,7 @@
-/** Simulated devices whose compiler takes a certain matrix unit. */
+/** Simulated devices that play other cards than their own. */
 import type { MatrixUnit } from "../../src/backend/gpu/attention-plan.ts";
 import { GpuBackend } from "../../src/backend/gpu/backend.ts";
+import type { GpuContext, GpuProperties } from "../../src/backend/gpu/driver.ts";
 import { platform } from "../../src/backend/gpu/platforms.ts";
 import { Device } from "../../src/index.ts";
 
@@ -13,14 +14,17 @@ export const units: readonly (readonly [Exclude<MatrixUnit, "fma">, arch: string
   ["mfma", "gfx90a", 1],
 ];
 
+/** A context of the simulator's that says it is of another card. */
+export function openAs(ordinal: number, card: Partial<GpuProperties>): GpuContext {
+  const context = platform("sim").driver.open(ordinal);
+  Object.defineProperty(context, "properties", { value: { ...context.properties, ...card } });
+  return context;
+}
+
 export function deviceWith(arch: string, ordinal: number, multiprocessors: number): Device {
   const sim = platform("sim");
-  const open = (which: number) => {
-    const context = sim.driver.open(which);
-    Object.defineProperty(context, "properties", { value: { ...context.properties, arch, multiprocessors } });
-    return context;
-  };
+  const open = (which: number) => openAs(which, { arch, multiprocessors });
   const driver = Object.assign(Object.create(sim.driver) as typeof sim.driver, { open });
-  const name = `${arch}:${multiprocessors}`;
+  const name = `${arch}:${ordinal}:${multiprocessors}`;
   return Device.open(name, () => new GpuBackend(name, { ...sim, driver }, ordinal));
 }

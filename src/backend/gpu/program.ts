@@ -1,6 +1,6 @@
 /** Programs: kernels of one file and dtype that are compiled together on first use and kept in the disk cache. */
 import { fail } from "../../core/errors.ts";
-import { hasWarpgroups, matrixUnit, matrixUnits } from "./attention-plan.ts";
+import { hasWarpgroups, matrixUnit, matrixUnits, sharedBudget } from "./attention-plan.ts";
 import { definesOf, type Kernel, kernelNamed, kernels } from "./catalogue.ts";
 import type { GpuProperties, KernelCompiler } from "./driver.ts";
 import type { CacheKey, KernelCache } from "./kernel-cache.ts";
@@ -73,14 +73,27 @@ export const programOptions = ({ unit, kernels, isPart }: Program): string[] => 
   ...(isPart ? ["-DGPU_PICK", ...kernels.map(({ name }) => `-DGPU_PICK_${name}`)] : []),
 ];
 
+/** What a GPU's compiler knows of the card it compiles for. The simulator's compiles for the host and is told, so that it plays the same. */
+function playedOptions(arch: string, source: string): string[] {
+  const unit = matrixUnit(arch, "bf16");
+  const told: readonly (readonly [macro: string, value: number | null])[] = [
+    ["GPU_HOST_TILE", matrixUnits.indexOf(unit)],
+    ["GPU_BYTE_TILES", unit === "mma" ? 1 : null],
+    ["GPU_HOST_WARPGROUPS", hasWarpgroups(arch) ? 1 : null],
+  ];
+  const shared = sharedBudget(arch) / 1024;
+  return [
+    ...told.flatMap(([macro, value]) => (value !== null && source.includes(macro) ? [`-D${macro}=${value}`] : [])),
+    ...(shared > 64 ? [`-DSIM_SHARED_KB=${shared}`] : []),
+  ];
+}
+
 function keyOf(program: Program, { device: { arch }, compiler }: Toolchain): CacheKey {
   const source = kernelSource(`${program.file}.hip`);
   const options = ["-std=c++17", ...definesOf(program.file, arch), ...programOptions(program)];
-  // A GPU's compiler chooses the matrix unit by itself; the simulator's is told, so that it runs the same layout.
-  if (source.includes("GPU_HOST_TILE"))
-    options.push(`-DGPU_HOST_TILE=${matrixUnits.indexOf(matrixUnit(arch, "bf16"))}`);
-  if (source.includes("GPU_HOST_WARPGROUPS") && hasWarpgroups(arch)) options.push("-DGPU_HOST_WARPGROUPS");
-  return { source, options, arch: compiler.codeArch(arch), compiler: compiler.identity };
+  const codeArch = compiler.codeArch(arch);
+  if (codeArch !== arch) options.push(...playedOptions(arch, source));
+  return { source, options, arch: codeArch, compiler: compiler.identity };
 }
 
 function checkArch({ device: { name, arch }, compiler }: Toolchain): void {

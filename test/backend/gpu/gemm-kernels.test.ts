@@ -1,27 +1,17 @@
 // Products by multiply-adds: every dtype, large and small tiles, whole and cut, parts of k, however the operands lie.
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { GpuBackend } from "../../../src/backend/gpu/backend.ts";
+import type { GpuBackend } from "../../../src/backend/gpu/backend.ts";
 import { planGemm } from "../../../src/backend/gpu/families/matmul.ts";
-import { platform } from "../../../src/backend/gpu/platforms.ts";
 import { isFloat } from "../../../src/core/dtype.ts";
-import { Device, type DType, Tensor } from "../../../src/index.ts";
+import type { Device, DType } from "../../../src/index.ts";
+import { Tensor } from "../../../src/index.ts";
+import { deviceWith } from "../../helpers/matrix-units.ts";
 
 beforeEach(() => void vi.stubEnv("WICK_BLAS", "none"));
 afterEach(() => vi.unstubAllEnvs());
 
-/** A simulated device, at wave 32 or 64, without a matrix unit unless asked for. */
-function deviceWith(multiprocessors: number, ordinal: number, arch = "gfx1030"): Device {
-  const sim = platform("sim");
-  const open = (which: number) => {
-    const context = sim.driver.open(which);
-    const properties = { ...context.properties, arch, multiprocessors };
-    Object.defineProperty(context, "properties", { value: properties });
-    return context;
-  };
-  const driver = Object.assign(Object.create(sim.driver) as typeof sim.driver, { open });
-  const name = `gemm:${arch}:${multiprocessors}:${ordinal}`;
-  return Device.open(name, () => new GpuBackend(name, { ...sim, driver }, ordinal));
-}
+/** A card without a matrix unit. */
+const PLAIN = "gfx1030";
 
 type Lie = "rows" | "columns" | "neither";
 const lies: readonly Lie[] = ["rows", "columns", "neither"];
@@ -88,7 +78,7 @@ describe.each([
 
   it.each(lies.flatMap((a) => lies.map((b) => [a, b] as const)))("of %s and %s", (la, lb) => {
     for (const ordinal of [0, 1]) {
-      const device = deviceWith(multiprocessors, ordinal);
+      const device = deviceWith(PLAIN, ordinal, multiprocessors);
       for (const [m, n, k] of sizes) {
         const [a, b] = [matrix(m, k, la, "f32", device, 1), matrix(k, n, lb, "f32", device, 2)];
         const names = launched(device, () => expectProduct(a.x.matmul(b.x), a.plain, b.plain));
@@ -98,7 +88,7 @@ describe.each([
   });
 
   it.each(["bf16", "f16", "f32", "f64", "u8", "u32", "i16", "i32", "i64"] as const)("in %s", (dtype) => {
-    const device = deviceWith(multiprocessors, 0);
+    const device = deviceWith(PLAIN, 0, multiprocessors);
     for (const [la, lb] of [
       ["rows", "rows"],
       ["columns", "columns"],
@@ -111,7 +101,7 @@ describe.each([
   });
 
   it("of a batch, one side of it shared", () => {
-    const device = deviceWith(multiprocessors, 0);
+    const device = deviceWith(PLAIN, 0, multiprocessors);
     const [a, b] = [matrix(3 * 125, 24, "rows", "f32", device, 5), matrix(24, 250, "rows", "f32", device, 6)];
     const y = a.x.reshape([3, 125, 24]).matmul(b.x.broadcastAs([3, 24, 250]));
     expectProduct(y.reshape([375, 250]), a.plain, b.plain);
@@ -119,7 +109,7 @@ describe.each([
 });
 
 it("of too few tiles is cut along k", () => {
-  const device = deviceWith(12, 0);
+  const device = deviceWith(PLAIN, 0, 12);
   for (const [la, lb] of [
     ["rows", "columns"],
     ["columns", "rows"],
@@ -156,7 +146,7 @@ describe.each([
   ],
 ] as const)("A product whose depth a cluster shares, %s", (size, multiprocessors, sizes) => {
   it.each(lies.flatMap((a) => lies.map((b) => [a, b] as const)))("of %s and %s", (la, lb) => {
-    const device = deviceWith(multiprocessors, 0, "sm_90a");
+    const device = deviceWith("sm_90a", 0, multiprocessors);
     for (const [m, n, k] of sizes) {
       const [a, b] = [matrix(m, k, la, "f32", device, 1), matrix(k, n, lb, "f32", device, 2)];
       const names = launched(device, () => expectProduct(a.x.matmul(b.x), a.plain, b.plain));
@@ -165,7 +155,7 @@ describe.each([
   });
 
   it("of a batch, one side of it shared", () => {
-    const device = deviceWith(multiprocessors, 0, "sm_90a");
+    const device = deviceWith("sm_90a", 0, multiprocessors);
     const [a, b] = [matrix(3 * 21, 24, "rows", "f32", device, 5), matrix(24, 30, "rows", "f32", device, 6)];
     const y = a.x.reshape([3, 21, 24]).matmul(b.x.broadcastAs([3, 24, 30]));
     expectProduct(y.reshape([63, 30]), a.plain, b.plain);
@@ -177,7 +167,7 @@ it.each([
   ["columns", "columns"],
   ["neither", "columns"],
 ] as const)("of many elements of f32 in odd %s and %s is copied to whole pieces first", (la, lb) => {
-  const device = deviceWith(4, 1);
+  const device = deviceWith(PLAIN, 1, 4);
   const [a, b] = [matrix(65, 7711, la, "f32", device, 11), matrix(7711, 67, lb, "f32", device, 12)];
   const names = launched(device, () => expectProduct(a.x.matmul(b.x), a.plain, b.plain));
   expect(names).toEqual(["pad_lines_4", "pad_lines_4", "gemm_small_f32", "sum_cols_f32"]);

@@ -3,7 +3,6 @@ import { fileURLToPath } from "node:url";
 import { afterAll, describe, expect, test } from "vitest";
 import { sharedBudget } from "../../../src/backend/gpu/attention-plan.ts";
 import type { KernelName, ValuesFor } from "../../../src/backend/gpu/catalogue.ts";
-import type { KernelCompiler } from "../../../src/backend/gpu/driver.ts";
 import { planRouted } from "../../../src/backend/gpu/families/experts.ts";
 import { quantName } from "../../../src/backend/gpu/families/family.ts";
 import { type LinearShape, planOnce, planQuantizedLinear } from "../../../src/backend/gpu/families/linear.ts";
@@ -16,25 +15,13 @@ import { type QuantType, quantTypeNames, quantTypes } from "../../../src/core/qu
 import { SafetensorsFile } from "../../../src/formats/safetensors/file.ts";
 import { readCases } from "../../../src/verify/cases.ts";
 import { gpuNames } from "../../helpers/devices.ts";
-
-/** Programs as for a device with NVIDIA's matrix unit. */
-function withTiles(compiler: KernelCompiler): KernelCompiler {
-  const unit = "-DGPU_BYTE_TILES=1";
-  return {
-    library: compiler.library,
-    version: compiler.version,
-    identity: `${compiler.identity} ${unit}`,
-    supports: (arch) => compiler.supports(arch),
-    codeArch: (arch) => compiler.codeArch(arch),
-    compile: (source, name, arch, options) => compiler.compile(source, name, arch, [...options, unit]),
-    compileAsync: (source, name, arch, options) => compiler.compileAsync(source, name, arch, [...options, unit]),
-  };
-}
+import { openAs } from "../../helpers/matrix-units.ts";
 
 /** A device with nothing between the test and its memory: allocations are as long as they are asked to be. */
 class Bare {
   readonly #context;
   readonly #launcher;
+  readonly #nvidia;
   readonly #tiles;
   readonly #taken: bigint[] = [];
 
@@ -43,7 +30,9 @@ class Bare {
     const { driver, compiler } = platform(name);
     this.#context = driver.open(name === "sim" ? simulatorOrdinals[ordinal]! : Number(ordinal));
     this.#launcher = new Launcher(this.#context, compiler, new KernelCache());
-    this.#tiles = new Launcher(this.#context, () => withTiles(compiler()), new KernelCache());
+    // The simulator also as a card with NVIDIA's matrix unit.
+    this.#nvidia = name === "sim" ? openAs(0, { arch: "sm_90a" }) : null;
+    this.#tiles = this.#nvidia && new Launcher(this.#nvidia, compiler, new KernelCache());
   }
   get properties() {
     return this.#context.properties;
@@ -78,15 +67,15 @@ class Bare {
     return copy;
   }
   launch<Name extends KernelName>(name: Name, values: ValuesFor<Name>, tiles = false): void {
-    (tiles ? this.#tiles : this.#launcher).launch(name, values);
-    this.#context.synchronizeSync();
+    ((tiles && this.#tiles) || this.#launcher).launch(name, values);
+    ((tiles && this.#nvidia) || this.#context).synchronizeSync();
   }
   release(): void {
     for (const at of this.#taken.splice(0)) this.#context.free(at);
   }
   close(): void {
     this.release();
-    this.#context.close();
+    for (const context of [this.#context, this.#nvidia]) context?.close();
   }
 }
 

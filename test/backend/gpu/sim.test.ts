@@ -1,6 +1,6 @@
 // The simulator against its own promises: what a driver refuses, what a device would do wrong silently.
 import { spawnSync } from "node:child_process";
-import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { kernelSource } from "../../../src/backend/gpu/source.ts";
 import {
   addressOf,
@@ -148,6 +148,24 @@ afterEach(() => {
 });
 
 describe("devices", () => {
+  test.each([
+    ["sm_90a", 0],
+    ["gfx1201", 0],
+    ["gfx942", 1],
+  ] as const)("are of the architecture and the size that are asked for: %s", (arch, ordinal) => {
+    vi.stubEnv("WICK_SIM_ARCH", arch);
+    vi.stubEnv("WICK_SIM_UNITS", "7");
+    const [card, other] = [ordinal, 1 - ordinal].map((which) => {
+      const properties = Buffer.alloc(1472);
+      ok(hip.hipGetDevicePropertiesR0600(properties, which));
+      const name = properties.toString("latin1", 1160);
+      return { arch: name.slice(0, name.indexOf("\0")), units: properties.readInt32LE(388) };
+    });
+    vi.unstubAllEnvs();
+    expect(card).toEqual({ arch, units: 7 });
+    expect(other!.arch).not.toBe(arch);
+  });
+
   test("two devices, wave 32 and wave 64, with AMD's names", () => {
     ok(hip.hipInit(0));
     const count = new Int32Array(1);

@@ -215,10 +215,10 @@ function readArch(library: Library, ordinal: number, check: (code: number, call:
   return findArch(bytes, call.archOffset);
 }
 
-/** The arch at its offset, or wherever the struct has one: "gfx90a:sramecc+:xnack-". */
+/** The arch at its offset, or wherever the struct has one: "gfx90a:sramecc+:xnack-". The simulator plays NVIDIA's, too. */
 export function findArch(properties: Uint8Array, offset: number): string {
   const expected = cString(properties.subarray(offset, offset + 256));
-  if (/^gfx[0-9a-f]+(:[a-z+-]+)*$/.test(expected)) return expected;
+  if (/^(gfx[0-9a-f]+(:[a-z+-]+)*|sm_[0-9]+[a-f]?)$/.test(expected)) return expected;
   const found = /gfx[0-9a-f]{3,}(:[a-z]+[+-])*(?=\0)/.exec(Buffer.from(properties).toString("latin1"));
   return found?.[0] ?? fail("DriverError", "the HIP runtime does not tell the device's architecture (gcnArchName)");
 }
