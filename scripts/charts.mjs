@@ -41,7 +41,7 @@ function cpuLlama({ "cpu-llama": results }, what, title) {
     Math.max(...results.filter((r) => r.model === model && (r.library === "wick") === isWick).map((r) => r[what]));
   const models = [...new Set(results.map(({ model }) => model))];
   const rows = models.map((label) => ({ label, values: [best(label, true), best(label, false)] }));
-  const note = "1 or 2 threads of an AMD EPYC, whichever is faster; (n×): Wick's speed over llama.cpp's";
+  const note = "1 or 2 threads of an AMD EPYC (Zen 5), whichever is faster; (n×): Wick's speed over llama.cpp's";
   return barChart({
     title,
     note,
