@@ -6,6 +6,7 @@ import { existsSync, mkdirSync, readFileSync, realpathSync, renameSync, rmSync, 
 import { delimiter, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { deviceSource } from "./device-source.mjs";
 
 const root = join(dirname(fileURLToPath(import.meta.url)), "..", "..");
 const kernels = join(root, "kernels");
@@ -85,13 +86,13 @@ export async function knowsTarget({ clang }, arch) {
   );
 }
 
-/** The file with its headers, without those that only the simulator reads: what the result depends on. */
+/** The file with its headers, as compilers for GPUs see them: what the result depends on. */
 function sourceOf(file) {
   const seen = new Set();
   const read = (name) => {
-    if (seen.has(name) || name.endsWith("-host.h") || !existsSync(join(kernels, name))) return "";
+    if (seen.has(name) || !existsSync(join(kernels, name))) return "";
     seen.add(name);
-    const text = readFileSync(join(kernels, name), "utf8");
+    const text = deviceSource(readFileSync(join(kernels, name), "utf8"));
     return text + [...text.matchAll(/^#include "([^"]+)"$/gm)].map((match) => read(match[1])).join("");
   };
   return read(`${file}.hip`);

@@ -1,0 +1,1 @@
+export function deviceSource(text: string): string;
