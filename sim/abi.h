@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 // Raised with every change of this file, sim.h or module/: modules of another version are neither loaded nor found in a cache.
-#define SIM_VERSION 8
+#define SIM_VERSION 9
 #define SIM_ABI (0x57534d00u + SIM_VERSION)
 
 enum SimArgumentKind : uint32_t { SIM_POINTER, SIM_INTEGER, SIM_FLOAT, SIM_AGGREGATE };
@@ -60,6 +60,8 @@ struct SimState {
   void (*placeShared)(SimShared*);
   void (*access)(const void* address, size_t bytes, int kind);
   void (*barrier)(const char* file, int line);
+  /** A meeting of the wave; one that orders makes what a lane wrote to shared memory before it seen by the others. */
+  void (*wave)(int orders, const char* file, int line);
   /** Gives value, gets the value of `source` (0…31) in the same group of 32 lanes. */
   void (*shuffle)(void* value, size_t bytes, int source, const char* file, int line);
   uint32_t (*ballot)(int predicate, const char* file, int line);

@@ -43,6 +43,10 @@ SIM_RAW inline void barrier(const char* file = __builtin_FILE(), int line = __bu
   wickSimState.barrier(file, line);
 }
 
+SIM_RAW inline void wave(bool orders, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  wickSimState.wave(orders, file, line);
+}
+
 // Of clusters: the same place of shared memory in another block, and meetings of all.
 template <class T>
 SIM_RAW T* in_block(T* shared, unsigned rank) {

@@ -1,8 +1,8 @@
 // The host half of matrix.h: matrix instructions as the vendors' manuals describe them, over the registers of all
-// lanes. A wave meets at the block's barrier, so all waves of a block must take the same path (GPU_TILE_LOCKSTEP).
+// lanes of a wave, which meet for it.
 // Sources: PTX ISA (ldmatrix, mma.m16n8k16); AMD's matrix instruction calculator for WMMA and MFMA.
 #pragma once
-#define GPU_TILE_LOCKSTEP 1
+#define GPU_TILE_LOCKSTEP 0
 
 namespace gpu {
 GPU_FN void schedule_fence() {}
@@ -29,19 +29,19 @@ static inline void load_matrices(u32 (&x)[4], MatrixRef row) {
   const u32 lane = lane_id();
   if ((u64)row.at % 16) sim::trap("ldmatrix of a row that is not aligned to 16 bytes");
   host_publish(0, &row.at, 1);
-  barrier();
+  sim::wave(false);
   for (u32 i = 0; i < 4; i++)
     x[i] = matrix_element(i, lane / 4, lane % 4 * 2) | (u32)matrix_element(i, lane / 4, lane % 4 * 2 + 1) << 16;
-  barrier();
+  sim::wave(false);
 }
 static inline void load_matrices_transposed(u32 (&x)[4], MatrixRef row) {
   const u32 lane = lane_id();
   if ((u64)row.at % 16) sim::trap("ldmatrix of a row that is not aligned to 16 bytes");
   host_publish(0, &row.at, 1);
-  barrier();
+  sim::wave(false);
   for (u32 i = 0; i < 4; i++)
     x[i] = matrix_element(i, lane % 4 * 2, lane / 4) | (u32)matrix_element(i, lane % 4 * 2 + 1, lane / 4) << 16;
-  barrier();
+  sim::wave(false);
 }
 #endif
 
@@ -67,7 +67,7 @@ SIM_RAW static void host_multiply(T, f32* d, const u32* a, const u32* b, Where w
   static constexpr HostTable<B, 16> b_table;
   host_publish_halves<T>(0, a, A::words);
   host_publish_halves<T>(16, b, B::words);
-  barrier();
+  sim::wave(false);
   const f32* wave = host_halves[sim::thread_of_cluster() / Lanes * Lanes];
   for (int e = 0; e < Results; e++) {
     const HostResult result = where(e);
@@ -76,7 +76,7 @@ SIM_RAW static void host_multiply(T, f32* d, const u32* a, const u32* b, Where w
     for (int k = 0; k < 16; k++) sum += wave[x[k]] * wave[y[k]];
     d[e] = sum;
   }
-  barrier();
+  sim::wave(false);
 }
 #define HOST_OPERAND(name, count, ...) \
   struct name { \
@@ -113,9 +113,9 @@ template <class T> SIM_RAW static void mfma_16x16x16(T type, f32 (&d)[4], const 
 GPU_FN f32 wave_xor(f32 x, u32 mask) {
   const u32 bits = f32_bits(x);
   host_publish(0, &bits, 1);
-  barrier();
+  sim::wave(false);
   const u32 other = (u32)host_register<64>(tid_x() % 64 ^ mask, 0);
-  barrier();
+  sim::wave(false);
   return f32_from_bits(other);
 }
 #endif

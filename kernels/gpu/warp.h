@@ -47,7 +47,7 @@ GPU_FN u32 warp_most(u32 x) {
 }
 
 // Makes the wave's writes to shared memory visible to its lanes. They go together; on AMD this keeps the compiler from moving
-// accesses across. The simulator only knows barriers of whole blocks, so all waves of a block must come here equally often.
+// accesses across.
 GPU_FN void wave_sync() {
 #if GPU_NVIDIA
   __syncwarp();
@@ -56,7 +56,7 @@ GPU_FN void wave_sync() {
   __builtin_amdgcn_wave_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
 #else
-  barrier();
+  sim::wave(true);
 #endif
 }
 // Whether x holds in a lane of the wave; a device on which the question costs more than the answer saves says yes.

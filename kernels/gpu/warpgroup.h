@@ -180,10 +180,10 @@ template <int AT, int BT, class T, int R> static void warpgroup_multiply(T, f32 
 }
 template <int BT, class T, int R> static void warpgroup_multiply(T, f32 (&d)[R], const u32 (&a)[4], WarpgroupRef b, bool add) {
   host_publish(0, a, 4);
-  barrier();
+  sim::wave(false);
   host_warpgroup<T>(
       d, [](u32 m, u32 k) { return host_register<32>(m % 8 * 4 + k % 8 / 2, (int)(m % 16 / 8 + k / 8 * 2)) >> 16 * (k % 2); }, b, BT, add);
-  barrier();
+  sim::wave(false);
 }
 #endif
 }  // namespace gpu

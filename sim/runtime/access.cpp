@@ -2,6 +2,7 @@
 // each byte since the last barrier), device memory, or a mistake.
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 
@@ -10,7 +11,7 @@
 namespace sim {
 
 static constexpr size_t gapBytes = 256;
-static constexpr uint16_t sender = 0xFFFD, manyReaders = 0xFFFE, atomicWriter = 0xFFFF;
+static constexpr uint16_t sender = 0xFFFC, manyLanes = 0xFFFD, manyReaders = 0xFFFE, atomicWriter = 0xFFFF;
 static constexpr size_t allBytes = maxCluster * arenaBytes;
 
 struct Shadow {
@@ -26,9 +27,22 @@ alignas(4096) static char arena[allBytes];
 static constexpr size_t wordBytes = 4;
 static Shadow words[allBytes / wordBytes], bytes[allBytes];
 static bool split[allBytes / wordBytes];
+/** When each warp last read what several have, and by which of its lanes. */
+struct Reading {
+  uint32_t stamp;
+  uint16_t lane;
+};
+using Readings = Reading[maxWarps];
 static size_t splitEnd;
 static std::vector<Placement> placements;
 static size_t arenaUsed, sharedUsed, dynamicBytes;
+
+/** A write, noted before it is done, of what others read meanwhile: a race unless it leaves what was there. */
+static struct {
+  size_t offset, count;
+  unsigned char before[16];
+  uint16_t other;
+} suspect;
 
 struct Range {
   uintptr_t low, high;
@@ -37,6 +51,7 @@ static Range recent[4];
 static unsigned nextRecent;
 
 void resetShared(size_t bytes) {
+  suspect.count = 0;
   placements.clear();
   arenaUsed = gapBytes;
   sharedUsed = dynamicBytes = bytes;
@@ -71,13 +86,26 @@ static uint32_t nextEpoch() {
   if (++run.epoch == UINT32_MAX) {
     memset(static_cast<void*>(words), 0, sizeof words);
     memset(static_cast<void*>(bytes), 0, sizeof bytes);
+    memset(run.seen, 0, sizeof run.seen);
+    memset(run.met, 0, sizeof run.met);
+    run.allMet = run.clusterEpoch = 0;
     run.epoch = 1;
   }
   return run.epoch;
 }
+void meetWarps(unsigned first, unsigned end) {
+  const uint32_t now = nextEpoch();
+  const unsigned all = run.blocks * run.warps;
+  for (unsigned v = 0; v < all; v++) {
+    uint32_t most = v >= first && v < end ? now : 0;
+    for (unsigned w = first; w < end; w++) most = std::max(most, run.seen[w][v]);
+    for (unsigned w = first; w < end; w++) run.seen[w][v] = most;
+  }
+}
 void meet(unsigned block) {
-  if (run.blocks == 1) meetAll(false);
-  else run.met[block] = nextEpoch();
+  if (run.blocks == 1) return meetAll(false);
+  meetWarps(block * run.warps, (block + 1) * run.warps);
+  run.met[block] = run.epoch;
 }
 void meetAll(bool newCluster) {
   run.allMet = nextEpoch();
@@ -107,17 +135,77 @@ static const Placement& placementOf(size_t at, size_t bytes, const char* verb) {
         at % arenaBytes - place.low, place.name, who, did);
 }
 
+static inline unsigned warpOf(unsigned thread) {
+  const unsigned rank = thread / run.count;
+  return rank * run.warps + (thread - rank * run.count) / warp;
+}
+
 /** Whether `other`, which came to the place `at` at `stamp`, may have come at the same time as the running thread. */
 static inline bool isRace(uint16_t other, uint32_t stamp, size_t at) {
   if (other == run.current || stamp < run.allMet) return false;
-  if (run.blocks == 1) return true;
-  // Several that are not told apart are the block's own, as are atomic operations; what is sent comes whenever it likes.
+  if (other < sender) return stamp >= run.seen[warpOf(unsigned(run.current))][warpOf(other)];
+  // Atomic operations are the block's own; what is sent comes whenever it likes.
   const unsigned mine = unsigned(run.current) / run.count;
-  const unsigned theirs = other >= sender ? unsigned(at / arenaBytes) : other / run.count;
-  return mine != theirs || stamp >= run.met[mine];
+  return at / arenaBytes != mine || stamp >= run.met[mine];
+}
+
+/** Of the word or byte that has this shadow; room that is not touched takes no memory. */
+static Readings& readingsOf(const Shadow& s) {
+  constexpr size_t ofWords = allBytes / wordBytes;
+  static Readings* const all = static_cast<Readings*>(mmap(nullptr, (ofWords + allBytes) * sizeof(Readings), PROT_READ | PROT_WRITE,
+                                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (all == MAP_FAILED) fault(run.current, "shared memory: no room to note who reads it");
+  const bool isWord = &s >= words && &s < words + ofWords;
+  return all[isWord ? size_t(&s - words) : ofWords + size_t(&s - bytes)];
+}
+
+/** Whether some of those who have read may do so at the same time as the running thread comes. */
+static inline bool isReadMeanwhile(const Shadow& s, size_t at) {
+  if (s.reader != manyReaders) return isRace(s.reader, s.read, at);
+  if (s.read < run.allMet) return false;
+  const uint32_t* const seen = run.seen[warpOf(unsigned(run.current))];
+  const Readings& readings = readingsOf(s);
+  for (unsigned w = 0; w < run.blocks * run.warps; w++)
+    if (readings[w].lane != run.current && readings[w].stamp >= std::max(run.allMet, seen[w])) return true;
+  return false;
+}
+
+static inline void noteRead(Shadow& s, size_t at) {
+  const auto me = uint16_t(run.current);
+  if (!isReadMeanwhile(s, at)) {
+    s.reader = me;
+  } else {
+    Readings& readings = readingsOf(s);
+    if (s.reader != manyReaders) {
+      for (Reading& reading : readings) reading = {0, 0};
+      readings[warpOf(s.reader)] = {s.read, s.reader};
+      s.reader = manyReaders;
+    }
+    Reading& own = readings[warpOf(me)];
+    const bool isAlone = own.lane == me || own.stamp < std::max(run.allMet, run.seen[warpOf(me)][warpOf(me)]);
+    own = {run.epoch, isAlone ? me : manyLanes};
+  }
+  s.read = run.epoch;
+}
+
+static void suspectWrite(size_t offset, size_t count, uint16_t other) {
+  if (count > sizeof suspect.before) race("writes", offset, "read", other);
+  suspect = {offset, count, {}, other};
+  memcpy(suspect.before, arena + offset, count);
+}
+
+void checkSuspect() {
+  if (!suspect.count) return;
+  const size_t count = suspect.count;
+  suspect.count = 0;
+  if (memcmp(suspect.before, arena + suspect.offset, count)) race("writes", suspect.offset, "read", suspect.other);
 }
 
 static const char* const verbs[] = {"reads", "writes", "atomically updates"};
+
+/** Of the access that is being noted: whether what it writes is read meanwhile, and by whom. */
+static bool isSuspect;
+static uint16_t suspectedReader;
 
 /** One access to what a shadow stands for; `offset` is where that begins. */
 static inline void note(Shadow& s, size_t offset, int kind) {
@@ -131,10 +219,13 @@ static inline void note(Shadow& s, size_t offset, int kind) {
     const bool allowed = s.writer == sender ? run.threads[me].heard : kind == SIM_ATOMIC && s.writer == atomicWriter;
     if (!allowed && isRace(s.writer, s.written, offset)) race(verbs[kind], offset, "wrote", s.writer);
   }
-  if (kind != SIM_READ && isRace(s.reader, s.read, offset)) race(verbs[kind], offset, "read", s.reader);
+  if (kind != SIM_READ && isReadMeanwhile(s, offset)) {
+    if (kind == SIM_ATOMIC) race(verbs[kind], offset, "read", s.reader);
+    isSuspect = true;
+    suspectedReader = s.reader;
+  }
   if (kind == SIM_READ) {
-    s.reader = isRace(s.reader, s.read, offset) ? manyReaders : me;
-    s.read = run.epoch;
+    noteRead(s, offset);
   } else {
     s.writer = kind == SIM_ATOMIC ? atomicWriter : me;
     s.written = run.epoch;
@@ -147,7 +238,11 @@ static void noteBytes(size_t low, size_t high, int kind) {
     if (!split[w]) {
       split[w] = true;
       splitEnd = std::max(splitEnd, w + 1);
-      for (size_t b = 0; b < wordBytes; b++) bytes[w * wordBytes + b] = words[w];
+      for (size_t b = 0; b < wordBytes; b++) {
+        Shadow& one = bytes[w * wordBytes + b];
+        one = words[w];
+        if (one.reader == manyReaders) memcpy(readingsOf(one), readingsOf(words[w]), sizeof(Readings));
+      }
     }
     note(bytes[i], i, kind);
   }
@@ -169,11 +264,16 @@ static void checkShared(size_t offset, size_t count, int kind) {
   placementOf(offset, count, verbs[kind]);
   const unsigned block = unsigned(offset / arenaBytes);
   if (run.blocks > 1 && block != unsigned(run.current) / run.count) requireBlock(block, verbs[kind]);
-  if ((offset | count) % wordBytes) return noteBytes(offset, offset + count, kind);
-  for (size_t i = offset; i < offset + count; i += wordBytes) {
-    if (split[i / wordBytes]) noteBytes(i, i + wordBytes, kind);
-    else note(words[i / wordBytes], i, kind);
+  isSuspect = false;
+  if ((offset | count) % wordBytes) {
+    noteBytes(offset, offset + count, kind);
+  } else {
+    for (size_t i = offset; i < offset + count; i += wordBytes) {
+      if (split[i / wordBytes]) noteBytes(i, i + wordBytes, kind);
+      else note(words[i / wordBytes], i, kind);
+    }
   }
+  if (isSuspect) suspectWrite(offset, count, suspectedReader);
 }
 
 void noteSent(const void* address, size_t count) {
@@ -203,6 +303,7 @@ static void checkDevice(const void* address, size_t bytes, int kind) {
 void checkAccess(const void* address, size_t bytes, int kind) {
   auto at = reinterpret_cast<uintptr_t>(address);
   if (run.current < 0) return;
+  checkSuspect();
   tick();
   if (onStacks(at)) {
     // The hooks let many of these pass for each that comes here.

@@ -15,7 +15,6 @@ namespace sim {
 
 Run run;
 static std::vector<int> freeStacks;
-static constexpr unsigned warp = 32;
 
 /** The cluster's first block: those of one follow each other. */
 static unsigned firstBlock() { return run.state->block[0] / run.blocks * run.blocks; }
@@ -84,6 +83,7 @@ static void resume(unsigned index) {
   run.state->rank = rank;
   run.current = int(index);
   wick_sim_switch(&run.scheduler, t.context);
+  checkSuspect();
   run.current = -1;
   if (t.state == State::Done) freeStacks.push_back(t.stack);
 }
@@ -106,6 +106,11 @@ static void shuffle(void* value, size_t bytes, int source, const char* file, int
   self.bytes = bytes;
   self.source = source;
   memcpy(value, wait(State::Shuffle, file, line).value, bytes);
+}
+
+static void wave(int orders, const char* file, int line) {
+  run.threads[run.current].orders = orders != 0;
+  wait(State::Wave, file, line);
 }
 
 static uint32_t ballot(int predicate, const char* file, int line) {
@@ -150,6 +155,7 @@ void bind(SimState& state) {
   state.placeShared = placeShared;
   state.access = checkAccess;
   state.barrier = barrier;
+  state.wave = wave;
   state.shuffle = shuffle;
   state.ballot = ballot;
   state.clusterBarrier = clusterBarrier;
@@ -202,12 +208,32 @@ static bool exchange(unsigned low, unsigned high) {
   return true;
 }
 
+/** Whether the threads [low, high) of a wave go on, as all that have not ended wait at one meeting. */
+static bool passWave(unsigned low, unsigned high) {
+  int first = -1;
+  for (unsigned i = low; i < high; i++) {
+    const Thread& t = run.threads[i];
+    if (t.state == State::Done) continue;
+    if (t.state != State::Wave || (first >= 0 && !sameSite(run.threads[first], t))) return false;
+    if (first < 0) first = int(i);
+  }
+  if (first < 0) return false;
+  if (run.threads[first].orders) {
+    const unsigned rank = low / run.count, from = rank * run.warps + (low - rank * run.count) / warp;
+    meetWarps(from, from + (high - low + warp - 1) / warp);
+  }
+  for (unsigned i = low; i < high; i++)
+    if (run.threads[i].state == State::Wave) run.threads[i].state = State::Ready;
+  return true;
+}
+
 static void runWave(unsigned low, unsigned high) {
   for (bool again = true; again;) {
     for (unsigned i = low; i < high; i++)
       if (run.threads[i].state == State::Fresh || run.threads[i].state == State::Ready) resume(i);
     again = false;
     for (unsigned w = low; w < high; w += warp) again |= exchange(w, std::min(w + warp, high));
+    again |= passWave(low, high);
   }
 }
 
@@ -217,6 +243,10 @@ static bool waitsForOthers(const Thread& t) { return t.state == State::Cluster |
 static bool passBarrier(unsigned block) {
   Thread* const threads = run.threads + block * run.count;
   const Thread& first = threads[0];
+  for (unsigned i = 0; i < run.count; i++)
+    if (threads[i].state == State::Wave)
+      fault(int(block * run.count + i), "divergent wave: it waits for the others of its wave at %s:%d, where not all come",
+            threads[i].file, threads[i].line);
   for (unsigned i = 0; run.blocks > 1 && i < run.count; i++)
     if (waitsForOthers(threads[i])) return false;
   for (unsigned i = 1; i < run.count; i++) {
@@ -299,6 +329,7 @@ static void prepare(const Launch& launch) {
   run.state = launch.module->state;
   run.count = launch.block[0] * launch.block[1] * launch.block[2];
   run.blocks = launch.function->kernel->bounds.cluster;
+  run.warps = (run.count + warp - 1) / warp;
   run.current = -1;
   run.ticks = 0;
   run.deadline = seconds() + timeout();

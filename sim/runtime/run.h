@@ -7,7 +7,7 @@
 
 namespace sim {
 
-enum class State : uint8_t { Fresh, Ready, Barrier, Cluster, Signal, Shuffle, Ballot, Done };
+enum class State : uint8_t { Fresh, Ready, Barrier, Cluster, Signal, Wave, Shuffle, Ballot, Done };
 
 struct Thread {
   void* context;
@@ -20,9 +20,14 @@ struct Thread {
   size_t bytes;
   alignas(16) unsigned char value[16];
   uint32_t votes;
+  bool orders;         // of its meeting with the wave
   const void* signal;  // waited for
   bool heard;          // a signal: what other blocks have sent may be read
 };
+
+/** Lanes that share a clock. */
+constexpr unsigned warp = 32;
+constexpr unsigned maxWarps = maxThreads / warp + maxCluster;
 
 /** What a block has of shared memory: 227 KiB at most and the gaps between arrays. */
 constexpr size_t arenaBytes = 320 * 1024;
@@ -36,10 +41,13 @@ struct Run {
   int current;     // index of the running thread; -1 between threads
   void* scheduler;
   uint64_t serial;  // of the launch
-  // Counts barriers over all blocks and launches: a shadow stamp from before clusterEpoch belongs to another cluster.
+  // Counts meetings over all blocks and launches: a shadow stamp from before clusterEpoch belongs to another cluster.
   uint32_t epoch, clusterEpoch;
   // When the threads of each block last met, and those of all.
   uint32_t met[maxCluster], allMet;
+  unsigned warps;  // of a block
+  // What another warp did before then comes before what this one does now: a vector clock for each.
+  uint32_t seen[maxWarps][maxWarps];
   uint32_t ticks;   // accesses and switches since the clock was last looked at
   double deadline;  // in seconds of the monotonic clock
   jmp_buf target;
@@ -65,11 +73,13 @@ void resetShared(size_t dynamicBytes);
 size_t staticSharedBytes();
 void placeShared(SimShared* site);
 void* dynamicShared();
-/** The check behind every load and store of a kernel. */
+/** The check behind every load and store of a kernel, and of what the running thread wrote where others read. */
+void checkSuspect();
 void checkAccess(const void* address, size_t bytes, int kind);
 /** Bytes that another block sends: those of this block may read them when they have heard the signal. */
 void noteSent(const void* address, size_t bytes);
-/** Threads of a block have met, or those of all, or a new cluster begins. */
+/** Warps have met, those of a block have, or those of all, or a new cluster begins. */
+void meetWarps(unsigned first, unsigned end);
 void meet(unsigned block);
 void meetAll(bool newCluster);
 
