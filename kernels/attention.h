@@ -338,7 +338,7 @@ template <class S, bool Masked> struct Flash {
   // Scores of the keys j0 … j0 + KEYS − 1 as weights; false when this wave sees none of them. `between` is called with the number
   // of each step, before its products.
   template <class Between> GPU_METHOD bool score(Scores& s, const T* keys, i32 j0, Between between) {
-    if (Tile::INDEPENDENT && (j0 >= sight.end(group.query(last_row())) || j0 + S::KEYS <= sight.first(group.query(first_row)))) {
+    if (j0 >= sight.end(group.query(last_row())) || j0 + S::KEYS <= sight.first(group.query(first_row))) {
       UNROLL for (int i = 0; i < STEPS; i++) between(i);
       return false;
     }

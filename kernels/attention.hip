@@ -50,7 +50,7 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Pr
   typedef typename P::Tile Tile;
   constexpr int W = 16 / sizeof(T);
   const u32 wave = tid_x() / Tile::LANES;
-  const bool active = wave < P::WAVES, computes = active || !Tile::INDEPENDENT;
+  const bool active = wave < P::WAVES;
   const u32 tiles = blocks_of_head<P::ROWS>(a), pairs = (a.offsets ? 1 : a.batch) * a.heads, items = pairs * tiles;
   NO_UNROLL for (u32 item = bid_x(); item < items; item += gdim_x()) {
     Place place;
@@ -82,7 +82,7 @@ template <class P, class T, bool Masked> GPU_FN void prefill(T* shared, const Pr
     flash.take_queries();
     if (S::KEEP_Q) barrier();
     const Rows<T> keys = place.keys(a), values = place.values(a);
-    attend<S>(flash, computes, shared + P::KV, keys, values, first, S::KEYS, end, end, tid_x(), [] {}, [] { barrier(); });
+    attend<S>(flash, active, shared + P::KV, keys, values, first, S::KEYS, end, end, tid_x(), [] {}, [] { barrier(); });
     flash.finish(sight, true);
     flash.add_sinks();
     barrier();

@@ -104,7 +104,7 @@ template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, co
     tile.load_values(values + first_of(begin) * D, cached(begin));
   } else tile.clear();
   // The second tile of the wave on its way to shared memory, if there may be one: keys, then values.
-  const bool staged = a.capacity > STEP_CLUSTER * Waves * KEYS && (GPU_TILE_LOCKSTEP ? ALL : begin + ALL) < tiles;
+  const bool staged = a.capacity > STEP_CLUSTER * Waves * KEYS && begin + ALL < tiles;
   T* const second = (T*)(signal + 2) + wave * 2 * KEYS * D;
   if (staged) UNROLL for (u32 i = 0; i < KEYS * D / 256; i++) {
     const u32 at = (i * 32 + lane_id()) * 8;
@@ -175,7 +175,7 @@ template <class T, int D, int Waves> GPU_FN void attention_cluster(T* shared, co
   }
   NO_UNROLL for (u32 round = 0; round < (tiles + ALL - 1) / ALL; round++) {
     const u32 own = begin + round * ALL, next = own + ALL;
-    if (!GPU_TILE_LOCKSTEP && own >= tiles) break;
+    if (own >= tiles) break;
     const i32 end = own < tiles ? length - first_of(own) : 0;
     if (own + 1 == tiles) tile.put_newest(newest, newest + D, end - 1);
     const bool from_shared = staged && round == 0;

@@ -134,7 +134,7 @@ template <class P, class T, bool Masked> GPU_FN void split(T* shared, const Pref
   typedef typename P::S S;
   typedef typename P::Tile Tile;
   const u32 wave = tid_x() / Tile::LANES, heads = a.heads / a.kv_heads, queries = P::ROWS / heads, strip = wave % P::WAVES * P::STRIPS * 16;
-  const bool active = wave < P::WAVES, computes = active || !Tile::INDEPENDENT;
+  const bool active = wave < P::WAVES;
   f32* const pairs = scratch + (size_t)a.tq * a.heads * splits * a.dv;
   NO_UNROLL for (u32 item = bid_x();; item += gdim_x()) {
     const u32 at = item / a.kv_heads, kv_head = item - at * a.kv_heads;
@@ -164,8 +164,8 @@ template <class P, class T, bool Masked> GPU_FN void split(T* shared, const Pref
     };
     T* const tiles = shared + P::ROWS * S::PITCH;
     if (first >= end || first + (P::STAGES > 1 ? P::STAGES - 1 : 1) * S::KEYS > length - (i32)tq) wait_for_previous();
-    if constexpr (Tile::ASYNC) attend_ahead<P>(flash, computes, tiles, keys, values, first, end, take_queries);
-    else attend<S>(flash, computes, tiles, keys, values, first, S::KEYS, end, end, tid_x(), take_queries, [] { barrier(); });
+    if constexpr (Tile::ASYNC) attend_ahead<P>(flash, active, tiles, keys, values, first, end, take_queries);
+    else attend<S>(flash, active, tiles, keys, values, first, S::KEYS, end, end, tid_x(), take_queries, [] { barrier(); });
     flash.finish(all, part == 0);
     // Through shared memory, in as many columns at a time as there is room for, behind each row its pair: whole rows are written.
     f32* const results = (f32*)shared;

@@ -232,7 +232,7 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   } else tile.clear();
   // The second tile of the wave on its way to shared memory: values, then keys.
   const u32 second = begin + Waves;
-  const bool both = STEP_STAGED && (GPU_TILE_LOCKSTEP ? from + Waves < to : second < to);
+  const bool both = STEP_STAGED && second < to;
   typedef StagedTile<T, D> Staged;
   T* const staged = (T*)(results + Waves * P::LEFT) + wave * Staged::ELEMENTS;
   if (both) {
@@ -265,7 +265,6 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   if (both) {
     const i32 end = begin < to ? length - first_of(begin) : 0, second_end = second < to ? length - first_of(second) : 0;
     const T* const newest = queries + P::NEWEST;
-    if (GPU_TILE_LOCKSTEP && appends && begin + 1 == to) tile.put_newest(newest, newest + D, end - 1);
     copies_wait();
     wave_sync();
     if (appends && second + 1 == to) Staged::put_newest(staged, newest, newest + D, (u32)(second_end - 1));
@@ -279,8 +278,7 @@ template <class T, int D, int Waves> GPU_FN void attention_step(T* shared, const
   }
   NO_UNROLL for (; round < rounds; round++) {
     const u32 own = begin + round * Waves, next = own + Waves;
-    // Where waves go by themselves, those without keys have done.
-    if (!GPU_TILE_LOCKSTEP && own >= to) break;
+    if (own >= to) break;
     const i32 end = own < to ? length - first_of(own) : 0;
     if (appends && own + 1 == to) tile.put_newest(queries + P::NEWEST, queries + P::NEWEST + D, end - 1);
     sums.add(tile, operands, c, end, round == 0, [&] {
@@ -318,11 +316,6 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
   const i32 known_length = known_count < 0 ? 0 : known_count < (i64)a.capacity ? (i32)known_count : (i32)a.capacity;
   const auto item_of = [&](u32 number) { return Item(a, first_b + number * step, (i32)uniform((u32)shfl(known_length, number))); };
   CacheTile<T, D> tile;
-  // Where waves go in step, those without keys multiply, too.
-  if (GPU_TILE_LOCKSTEP) {
-    tile.clear();
-    for (u32 i = lane_id(); i < Staged::ELEMENTS / 8; i += 32) ((Words4*)staged)[i] = Words4{};
-  }
   const auto send = [&](u32 number, u32 pair, bool keys) {
     const Item of = item_of(number);
     const i32 count = of.cached(a, pair);
@@ -364,7 +357,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
     bool brought = false, is_first = true;
     // What is on its way to registers is waited for where a loop begins.
     NO_UNROLL for (u32 round = 0; round < rounds; round++) {
-      if (!GPU_TILE_LOCKSTEP && own >= item.pairs) break;
+      if (own >= item.pairs) break;
       const i32 end = own < item.pairs ? item.length - item.first_of(a, own) : 0;
       copies_wait();
       wave_sync();
@@ -376,7 +369,7 @@ template <class T, int D, int Waves> GPU_FN void attention_steps(T* shared, cons
       wave_sync();
       own += Waves;
       // Behind its last pair of this item a wave takes its first one of the next.
-      brought = GPU_TILE_LOCKSTEP ? round + 1 == rounds : own >= item.pairs;
+      brought = own >= item.pairs;
       if (brought) own = next_own;
       const u32 of = brought ? number + 1 : number;
       const bool more = !brought || goes_on;

@@ -49,7 +49,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
     u32 largest = 0;
     // Several at once; all of them are read before any is written.
     constexpr u32 ONCE = 4;
-    NO_UNROLL for (u32 first = 0; first < (GPU_TILE_LOCKSTEP ? count / 8 : ends); first += ONCE * 32) {
+    NO_UNROLL for (u32 first = 0; first < ends; first += ONCE * 32) {
       u32 v[ONCE][4];
       UNROLL for (u32 n = 0; n < ONCE; n++) {
         const u32 i = first + n * 32 + lane_id();
@@ -181,8 +181,8 @@ template <class Q, u32 ROWS> struct QuantBatch {
       const u32 exponent = warp_most(place(rows, b, out.batch, here, out.dtype, PLAIN)) >> 7;
       u32 near = halves ? AS_IT_IS : PLAIN;
       // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
-      if (GPU_TILE_LOCKSTEP || (!halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1))) {
-        if (!halves) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
+      if (!halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1)) {
+        near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
         bring(b);
         copies_wait();
         wave_sync();
@@ -204,12 +204,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
         const u32 r = lane / 4 + 8 * h;
         lines[h] = Staged<Q::Align>{place + r * GAP, skew_of(line(c.base, chunk, r))};
       }
-      if (GPU_TILE_LOCKSTEP) {
-        // All warps multiply as often; what is not there goes nowhere.
-        Sums none = {};
-        if (runs == 0) UNROLL for (u32 h = 0; h < 2; h++) lines[h] = Staged<Q::Align>{shared, 0};
-        for (u32 r = 0; r < RUNS; r++) multiply(r < runs ? acc : none, lines, r < runs ? r : 0, runs ? x_at : rows.row(0), rows.pitch());
-      } else if (runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
+      if (runs == RUNS) UNROLL for (u32 r = 0; r < RUNS; r++) multiply(acc, lines, r, x_at, rows.pitch());
       else NO_UNROLL for (u32 r = 0; r < runs; r++) multiply(acc, lines, r, x_at, rows.pitch());
       c.advance(rounds, step);
       wave_sync();
@@ -266,7 +261,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
       if (last) *counter = 0;
     }
     last = shfl(last, 0);
-    if (!GPU_TILE_LOCKSTEP && !last) return;
+    if (!last) return;
     device_fence();
     for (u32 base = out.share.block * together; base < groups; base += out.share.blocks * together) {
       const u32 group = base + own;

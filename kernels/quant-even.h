@@ -203,7 +203,7 @@ template <class Q, u32 ROWS> struct QuantEven {
         if (last) g.counters[group] = 0;
       }
       there = shfl(last, 0);
-      if (!GPU_TILE_LOCKSTEP && !there) return;
+      if (!there) return;
       device_fence();
       UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
       // In the order of parts, several at once.
@@ -378,21 +378,19 @@ template <class Q, u32 ROWS> struct QuantEven {
     Cursor c{from, from_group, from_piece};
     u32 place = 0, phase = 0;
     bool whole = c.piece == 0, headed = false;
-    const u32 rounds = GPU_TILE_LOCKSTEP ? (units + warps - 1) / warps : to - from;
-    NO_UNROLL for (u32 round = 0; round < rounds; round++) {
-      const bool there = !GPU_TILE_LOCKSTEP || c.at < to, ends = there && c.piece + 1 == pieces, alone = ends && whole;
+    NO_UNROLL for (u32 round = 0; round < to - from; round++) {
+      const bool ends = c.piece + 1 == pieces, alone = ends && whole;
       u32* const words = places + place * PLACE;
       if (BOX_COPIES) await_signal(landed + place, phase);
-      else bring(c, there);
+      else bring(c, true);
       Piece piece;
-      piece.load(there ? words : shared);
+      piece.load(words);
       const Vec<u16, 8> added = turned.added(begin + c.group, alone), weights = turned.weights(g.next, begin + c.group, alone);
       if (BOX_COPIES) await_signal(x_there + c.piece, 0);
-      const u16* const x = (const u16*)(shared + (there ? c.piece : 0) * X_WORDS);
-      Sums none = {};
-      piece.multiply(there ? acc : none, x);
+      const u16* const x = (const u16*)(shared + c.piece * X_WORDS);
+      piece.multiply(acc, x);
       wave_sync();
-      if (GPU_TILE_LOCKSTEP || alone) {
+      if (alone) {
         Sums total;
         UNROLL for (u32 e = 0; e < VALUES; e++) total[e / 4][e % 4] = acc[e / 4][e % 4];
         finish(g, turned, begin + c.group, total, added, weights, factors, counted, (f32*)words, alone);
@@ -404,7 +402,7 @@ template <class Q, u32 ROWS> struct QuantEven {
         whole = true;
         UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] = 0;
       }
-      if (there) c.advance(pieces);
+      c.advance(pieces);
       send();
       if (BOX_COPIES && ++place == PLACES) place = 0, phase ^= 1;
     }
@@ -417,7 +415,7 @@ template <class Q, u32 ROWS> struct QuantEven {
     NO_UNROLL for (u32 base = 0; base < end - begin; base += warps) {
       const u32 group = base + warp, start = group * pieces, one = warp_of(start), last = warp_of(start + pieces - 1);
       const bool there = group < end - begin && one != last;
-      if (!GPU_TILE_LOCKSTEP && !there) continue;
+      if (!there) continue;
       if (base) joined_added = turned.added(begin + group, there), joined_weights = turned.weights(g.next, begin + group, there);
       Sums total = {};
       for (u32 w = one; there && w <= last; w++) {

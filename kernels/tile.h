@@ -35,7 +35,7 @@ template <class T> GPU_FN constexpr int swizzled_pitch(int elements) {
 // ---------------------------------------------------------------------------------------------------------------------
 template <class T> struct FmaTile {
   static constexpr int LANES = 32, STRIPS = 1, ROWS = 2, ELEMENTS = 8, RUN = 4;
-  static constexpr bool TRANSPOSED = false, ASYNC = false, REGISTERS = false, INDEPENDENT = true;
+  static constexpr bool TRANSPOSED = false, ASYNC = false, REGISTERS = false;
   typedef const T* Ref;
   struct A { Ref at; };
   struct B { Ref at; };
@@ -95,7 +95,7 @@ template <class T> struct FmaTile {
 #if GPU_TILE == TILE_MMA
 template <class T> struct MmaTile {
   static constexpr int LANES = 32, STRIPS = 2, ROWS = 2, ELEMENTS = 8, RUN = 2;
-  static constexpr bool TRANSPOSED = false, ASYNC = true, REGISTERS = true, INDEPENDENT = !GPU_TILE_LOCKSTEP;
+  static constexpr bool TRANSPOSED = false, ASYNC = true, REGISTERS = true;
   typedef MatrixRef Ref;
   struct A { u32 x[4]; };
   struct B { u32 x[4]; };
@@ -164,7 +164,7 @@ template <class T> struct MmaTile {
 #if GPU_TILE == TILE_WMMA11 || GPU_TILE == TILE_WMMA12 || GPU_TILE == TILE_MFMA
 template <class T, int Lanes, int Elements, int Halves> struct AmdTile {
   static constexpr int LANES = Lanes, ROWS = 1, ELEMENTS = Elements;
-  static constexpr bool TRANSPOSED = true, ASYNC = false, REGISTERS = true, INDEPENDENT = !GPU_TILE_LOCKSTEP;
+  static constexpr bool TRANSPOSED = true, ASYNC = false, REGISTERS = true;
   typedef const T* Ref;
   // Row l mod 16, `Halves` consecutive elements of k.
   struct A { u32 x[Halves / 2]; };

@@ -2,7 +2,6 @@
 // lanes of a wave, which meet for it.
 // Sources: PTX ISA (ldmatrix, mma.m16n8k16); AMD's matrix instruction calculator for WMMA and MFMA.
 #pragma once
-#define GPU_TILE_LOCKSTEP 0
 
 namespace gpu {
 GPU_FN void schedule_fence() {}

@@ -30,9 +30,6 @@
 
 #if GPU_HOST
 #include "gpu/matrix-host.h"
-#else
-// Whether all waves of a block must take the same path through the products.
-#define GPU_TILE_LOCKSTEP 0
 #endif
 #if GPU_NVIDIA
 namespace gpu {

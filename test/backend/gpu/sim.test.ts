@@ -99,6 +99,65 @@ KERNEL(late_overwrite, f32* y) {
   y[tid_x()] = s[tid_x() ^ 33];
   s[tid_x()] += 1;
 }
+KERNEL(waves_by_themselves, f32* y) {
+  SHARED(f32, s, 128);
+  f32 sum = 0;
+  for (u32 turn = 0; turn <= tid_x() / 64; turn++) {
+    s[tid_x()] = tid_x() + 100 * turn;
+    wave_sync();
+    sum += s[tid_x() ^ 1];
+    wave_sync();
+  }
+  y[tid_x()] = sum;
+}
+KERNEL(lanes_out_of_order, f32* y) {
+  SHARED(f32, s, 128);
+  s[tid_x()] = 0;
+  wave_sync();
+  s[tid_x()] = tid_x();
+  y[tid_x()] = s[tid_x() ^ 1];
+}
+KERNEL(wave_for_barrier, f32* y) {
+  SHARED(f32, s, 128);
+  s[tid_x()] = 0;
+  barrier();
+  s[tid_x()] = tid_x();
+  wave_sync();
+  y[tid_x()] = s[tid_x() ^ 64];
+}
+KERNEL(barrier_behind_wave, f32* y) {
+  SHARED(f32, s, 128);
+  s[tid_x()] = tid_x();
+  wave_sync();
+  barrier();
+  y[tid_x()] = s[tid_x() ^ 64];
+  wave_sync();
+  barrier();
+  s[tid_x()] = 1;
+}
+KERNEL(divergent_wave, f32* y) {
+  if (tid_x() & 1) wave_sync();
+  y[tid_x()] = 1;
+  barrier();
+}
+KERNEL(write_where_others_read, f32* y, u32 writer, f32 value) {
+  SHARED(f32, s, 1);
+  if (tid_x() == writer) s[0] = 5;
+  barrier();
+  if (tid_x() / 64 != writer / 64) y[tid_x()] = s[0];
+  else if (tid_x() == writer) s[0] = value;
+}
+KERNEL(overwrite_what_many_read, f32* y, u32 ordered) {
+  SHARED(f32, s, 1);
+  SHARED(f32, others, 128);
+  if (tid_x() == 0) s[0] = 5;
+  barrier();
+  others[tid_x()] = s[0] + tid_x();
+  if (ordered) barrier();
+  else wave_sync();
+  if (tid_x() % 64 == 3) s[0] = tid_x();
+  y[tid_x()] = others[tid_x()];
+}
 KERNEL(poke, f32* y, size_t at) { if (tid_x() == 9) y[at] = 1; }
 KERNEL(peek, const f32* y, size_t at, f32* out) { if (tid_x() == 9) out[0] = y[at]; }
 KERNEL(divide, i32* y, i32 by) { y[tid_x()] = 7 / by; }
@@ -459,6 +518,29 @@ describe.each([0, 1])("threads of a block (device %d)", (ordinal) => {
   test("a missing barrier is a race, whatever the order of execution", () => {
     expectFault(launch(kernel("missing_barrier"), [y], { block: 64 }), "race:", "since the last barrier");
     expectFault(launch(kernel("late_overwrite"), [y], { block: 64 }), "race:", "since the last barrier");
+  });
+
+  test("waves meet by themselves, which orders what their lanes do and nothing else", () => {
+    ok(launch(kernel("waves_by_themselves"), [y], { block: 128 }));
+    const sums = Float32Array.from({ length: 128 }, (_, i) => (i < 64 ? i ^ 1 : 2 * (i ^ 1) + 100));
+    expect(download(y, new Float32Array(128))).toEqual(sums);
+    ok(launch(kernel("barrier_behind_wave"), [y], { block: 128 }));
+    expectFault(launch(kernel("lanes_out_of_order"), [y], { block: 128 }), "race: reads", "which thread");
+    expectFault(launch(kernel("wave_for_barrier"), [y], { block: 128 }), "race: reads", "which thread");
+    expectFault(launch(kernel("divergent_wave"), [y], { block: 64 }), "divergent wave", "not all come");
+  });
+
+  test("writes of what others read, unless they leave it as it was", () => {
+    // The wave that comes last.
+    const writer = Uint32Array.of(ordinal === 0 ? 64 : 0);
+    const write = (value: number) =>
+      launch(kernel("write_where_others_read"), [y, writer, Float32Array.of(value)], { block: 128 });
+    ok(write(5));
+    expectFault(write(6), "race: writes", "read since the last barrier");
+    const overwrite = (ordered: number) =>
+      launch(kernel("overwrite_what_many_read"), [y, Uint32Array.of(ordered)], { block: 128 });
+    ok(overwrite(1));
+    expectFault(overwrite(0), "race: ");
   });
 
   test("device memory: out of bounds, null, freed, another device's", () => {
