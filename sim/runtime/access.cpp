@@ -1,5 +1,5 @@
 // Every load and store of a kernel comes here: own stack, shared memory (with a shadow that knows who wrote and read
-// each byte since the last barrier), device memory, or a mistake.
+// each byte, and when threads met), device memory, or a mistake.
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -131,7 +131,7 @@ static const Placement& placementOf(size_t at, size_t bytes, const char* verb) {
   else if (other == manyReaders) strcpy(who, "other threads");
   else if (other != atomicWriter) snprintf(who, sizeof who, "thread %u", other % run.count);
   if (other < sender && other / run.count != unsigned(run.current) / run.count) strcat(who, " of another block");
-  fault(run.current, "race: %s byte %zu of \"%s\" in shared memory, which %s %s since the last barrier", verb,
+  fault(run.current, "race: %s byte %zu of \"%s\" in shared memory, which %s %s since they last met", verb,
         at % arenaBytes - place.low, place.name, who, did);
 }
 
