@@ -182,7 +182,7 @@ template <class Q, u32 ROWS> struct QuantBatch {
       u32 near = halves ? AS_IT_IS : PLAIN;
       // Of bf16, too large, or so small that f16 has few bits of it: once more, lifted so that the largest is near 2^15.
       if (!halves && exponent && (exponent < PLAIN - 24 || exponent > PLAIN + 1)) {
-        near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
+        if (!halves) near = exponent < 30 ? 30 : exponent > 253 ? 253 : exponent;
         bring(b);
         copies_wait();
         wave_sync();

@@ -190,7 +190,7 @@ template <class Q, u32 ROWS> struct QuantEven {
   };
   // A group's sums are there, of this part of k.
   GPU_FN void finish(const Given& g, const Turned& turned, u32 group, Sums& acc, const Vec<u16, 8>& added, const Vec<u16, 8>& weights, const f32* factors, Signal* counted, f32* scratch, bool there) {
-    if (BOX_COPIES && g.norm.parts) await_signal(counted, 0);
+    if (g.norm.parts) await_signal(counted, 0);
     UNROLL for (u32 e = 0; e < VALUES; e++) acc[e / 4][e % 4] *= factors[e / 4 * 8 + lane_id() % 4 * 2 + e % 2];
     if (g.cuts > 1) {
       f32* const parts = g.parts + (size_t)group * g.cuts * SLOT + lane_id() * 4;
@@ -254,7 +254,7 @@ template <class Q, u32 ROWS> struct QuantEven {
         Words4 v[ONCE];
         UNROLL for (u32 n = 0; n < ONCE; n++) {
           const u32 i = first + n * bdim_x();
-          if (BOX_COPIES && pass == 0 && i < count) await_signal(x_there + i / VECTORS, 0);
+          if (pass == 0 && i < count) await_signal(x_there + i / VECTORS, 0);
           v[n] = i >= count ? Words4{} : pass ? *(const Words4*)(source + 8 * i) : load_shared<4>(x, 4 * i);
         }
         UNROLL for (u32 n = 0; n < ONCE; n++) {
@@ -294,7 +294,7 @@ template <class Q, u32 ROWS> struct QuantEven {
   };
 
   GPU_FN void run(u32* shared, const Given& g, const Out& out) {
-    const bool apart = BOX_COPIES && g.norm.parts;
+    const bool apart = g.norm.parts;
     const u32 warps = bdim_x() / 32 - apart, warp = uniform(tid_x() / 32), lane = lane_id();
     const f32 a_cut = approx_recip((f32)g.cuts), a_warp = approx_recip((f32)warps), a_block = approx_recip((f32)out.share.blocks);
     const u32 all = g.k / PIECE, first = quotient(all * g.part, a_cut), pieces = quotient(all * (g.part + 1), a_cut) - first, most = quotient(all + g.cuts - 1, a_cut);
@@ -318,7 +318,7 @@ template <class Q, u32 ROWS> struct QuantEven {
     Cursor sent{from, from_group, from_piece};
     u32 next = 0;
     const auto send = [&] {
-      if (!BOX_COPIES || sent.at >= to) return;
+      if (sent.at >= to) return;
       if (one_lane()) {
         expect_bytes(landed + next, LINES * BYTES);
         copy_box_once(places + next * PLACE, g.map, (begin + sent.group) * out.per_group(), first + sent.piece, landed + next);
@@ -326,28 +326,16 @@ template <class Q, u32 ROWS> struct QuantEven {
       sent.advance(pieces);
       next = next + 1 == PLACES ? 0 : next + 1;
     };
-    // Where there is no engine: four lanes to a line.
-    const auto bring = [&](const Cursor& c, bool there) {
-      const u32 row_bytes = g.k / Q::Elements * Q::Bytes;
-      for (u32 line = lane / 4; there && line < LINES; line += 8) {
-        const u32* const source = (const u32*)(g.w + (size_t)out.row(begin + c.group, line) * row_bytes + (first + c.piece) * BYTES);
-        for (u32 i = lane % 4; i < PITCH; i += 4) places[line * PITCH + i] = source[i];
-      }
-      wave_sync();
-    };
-    if (BOX_COPIES) {
-      if (warp == 0 && one_lane()) expect_boxes(g.map);
-      for (u32 c = warp; warp < warps && c < pieces; c += warps) if (lane == 0) make_signal(x_there + c, 1);
-      if (warp < warps && lane < PLACES) make_signal(landed + lane, 1);
-      if (warp == 0 && lane == 0) make_signal(counted, 1);
-      signals_made();
-      wave_sync();
-    }
+    if (warp == 0 && one_lane()) expect_boxes(g.map);
+    for (u32 c = warp; warp < warps && c < pieces; c += warps) if (lane == 0) make_signal(x_there + c, 1);
+    if (warp < warps && lane < PLACES) make_signal(landed + lane, 1);
+    if (warp == 0 && lane == 0) make_signal(counted, 1);
+    signals_made();
+    wave_sync();
     NO_UNROLL for (u32 i = 0; i < PLACES; i++) send();
     wait_for_previous();
     if (tid_x() < ROWS && !apart) factors[tid_x()] = g.raw ? 1.0f : ((const f32*)(g.x + (size_t)ROWS * g.k))[tid_x()];
-    if (!BOX_COPIES) for (u32 i = tid_x(); i < pieces * X_WORDS; i += bdim_x()) shared[i] = ((const u32*)g.x)[(size_t)first * X_WORDS + i];
-    else NO_UNROLL for (u32 c = warp; warp < warps && c < pieces; c += warps)
+    NO_UNROLL for (u32 c = warp; warp < warps && c < pieces; c += warps)
       if (one_lane()) {
         expect_bytes(x_there + c, 4 * X_WORDS);
         copy_bulk(shared + c * X_WORDS, g.x + (size_t)(first + c) * 2 * X_WORDS, 4 * X_WORDS, x_there + c);
@@ -358,7 +346,6 @@ template <class Q, u32 ROWS> struct QuantEven {
       for (u32 i = warp; i < end - begin; i += warps) expect((const u16*)out.residual + (size_t)lane * out.columns + (begin + i) * out.per_group());
     if (g.next.alpha)
       for (u32 i = tid_x(); i < end - begin; i += bdim_x()) expect(g.next.alpha + (begin + i) * out.per_group());
-    if (!BOX_COPIES && g.norm.parts && warp == 0) find_factors(g.norm, factors);
     barrier();
     if (apart && warp == warps) {
       find_factors(g.norm, factors);
@@ -381,12 +368,11 @@ template <class Q, u32 ROWS> struct QuantEven {
     NO_UNROLL for (u32 round = 0; round < to - from; round++) {
       const bool ends = c.piece + 1 == pieces, alone = ends && whole;
       u32* const words = places + place * PLACE;
-      if (BOX_COPIES) await_signal(landed + place, phase);
-      else bring(c, true);
+      await_signal(landed + place, phase);
       Piece piece;
       piece.load(words);
       const Vec<u16, 8> added = turned.added(begin + c.group, alone), weights = turned.weights(g.next, begin + c.group, alone);
-      if (BOX_COPIES) await_signal(x_there + c.piece, 0);
+      await_signal(x_there + c.piece, 0);
       const u16* const x = (const u16*)(shared + c.piece * X_WORDS);
       piece.multiply(acc, x);
       wave_sync();
@@ -404,7 +390,7 @@ template <class Q, u32 ROWS> struct QuantEven {
       }
       c.advance(pieces);
       send();
-      if (BOX_COPIES && ++place == PLACES) place = 0, phase ^= 1;
+      if (++place == PLACES) place = 0, phase ^= 1;
     }
     // A group that several warps have: the first that a warp takes in the first of its slots, the last in the other.
     f32* const slots = (f32*)places;

@@ -127,19 +127,6 @@ template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
     }
     known[row] = g.factors.of(sum);
   }
-  // Where there is no engine all threads bring both.
-  GPU_METHOD void bring(u32 at) const {
-    const u32 row_bytes = g.k / Q::Elements * Q::Bytes, half = g.glu ? LINES / 2 : LINES;
-    barrier();
-    for (u32 i = tid_x(); i < LINES * PITCH; i += bdim_x()) {
-      const u32 line = i / PITCH, row = tile * half + line % half;
-      const u32* const source = (const u32*)(g.w + (size_t)(row + line / half * columns()) * row_bytes + at * BYTES);
-      weights[i] = row < columns() ? source[i % PITCH] : 0;
-    }
-    for (u32 j = 0; j < SLICES; j++)
-      for (u32 i = tid_x(); i < X_SLICE; i += bdim_x()) sx[j * X_SLICE + i] = i < height() * SLICE ? slice_of(at, j)[i] : (u16)0;
-    barrier();
-  }
 
   // What is multiplied now.
   struct Now {
@@ -186,10 +173,10 @@ template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
     // Products of the slice before have ended: they read e, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(e[i / 4][i % 4]);
-    if (BULK_COPIES && J == 0 && now.at > from) meeting_come(x_free + now.x_turn.before());
+    if (J == 0 && now.at > from) meeting_come(x_free + now.x_turn.before());
     decode<NEXT>(e, blocks, large);
     // All of the piece is in registers.
-    if (BULK_COPIES && NEXT == 3) meeting_come(free + now.turn.place);
+    if (NEXT == 3) meeting_come(free + now.turn.place);
   }
   GPU_METHOD void multiply() const {
     f32 c[BN / 2];
@@ -200,29 +187,20 @@ template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
     bool large = false;
     const WarpgroupRef x = uniform_ref(warpgroup_ref(sx, 8 * WIDE_ROW, SLICE * WIDE_ROW));
     Now now{from, false, {0, 0}, {0, 0}};
-    if (BULK_COPIES) {
+    if (SHARED_OUT || from < to) {
       await_signal(full, 0);
       load<0>(blocks, large, 0);
       decode<0>(f, blocks, large);
     }
     wait_for_previous();
-    if (!BULK_COPIES && g.factors.parts) {
-      if (tid_x() < 64) find_factor(tid_x());
-      barrier();
-    }
     NO_UNROLL for (; now.at < to; now.at++) {
-      now.more = BULK_COPIES && now.at + 1 < to;
-      if (BULK_COPIES) await_signal(x_full + now.x_turn.place, now.x_turn.phase);
-      else {
-        bring(now.at);
-        load<0>(blocks, large, 0);
-        decode<0>(f, blocks, large);
-      }
+      now.more = now.at + 1 < to;
+      await_signal(x_full + now.x_turn.place, now.x_turn.phase);
       step<0>(c, f, e, blocks, large, x, now);
       step<1>(c, e, f, blocks, large, x, now);
       step<2>(c, f, e, blocks, large, x, now);
       step<3>(c, e, f, blocks, large, x, now);
-      if (BULK_COPIES) now.turn = now.turn.next(), now.x_turn = now.x_turn.next();
+      now.turn = now.turn.next(), now.x_turn = now.x_turn.next();
     }
     warpgroup_wait<0>();
     UNROLL for (u32 i = 0; i < BN / 2; i++) warpgroup_hold(c[i]);
@@ -243,16 +221,14 @@ template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
   // A block of two has every other eight rows.
   GPU_METHOD void join_pair(const f32 (&c)[BN / 2]) const {
     const auto of = [&](u32 from, u32 j) { return told + ((from * ((GROUPS + 1) / 2) + j) * MULTIPLIERS + tid_x()) * 4; };
-    // Where all threads bring and multiply, the last ones do what others do, too.
-    const bool counts = BULK_COPIES || tid_x() < MULTIPLIERS;
-    if (counts) UNROLL for (u32 j = 0; j < GROUPS; j++) cluster_send(of(part, j / 2), Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]}, j % 2, joined);
+    UNROLL for (u32 j = 0; j < GROUPS; j++) cluster_send(of(part, j / 2), Vec<f32, 4>{c[4 * j], c[4 * j + 1], c[4 * j + 2], c[4 * j + 3]}, j % 2, joined);
     const Vec<u16, 4> behind = weights_behind();
     const u32 rows = (GROUPS + 1 - part) / 2 * 8;
     const Vec<u16, 4> residual = first_residual(rows, 2);
     barrier_of<MULTIPLIERS>();  // all have decoded what lies where sums go
     cluster_await(joined);
     UNROLL for (u32 j = 0; j < (GROUPS + 1) / 2; j++) {
-      if (!counts || j * 8 >= rows) continue;
+      if (j * 8 >= rows) continue;
       const Vec<f32, 4> a = load_shared<4>(of(0, j), 0), b = load_shared<4>(of(1, j), 0);
       stage(j, Vec<f32, 4>{a.v[0] + b.v[0], a.v[1] + b.v[1], a.v[2] + b.v[2], a.v[3] + b.v[3]});
     }
@@ -320,8 +296,8 @@ template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
   GPU_METHOD void store(u32 count, u32 first, u32 stride, bool came, const Vec<u16, 4>& residual, const Vec<u16, 4>& behind) const {
     const u32 n = columns(), per_row = (g.glu ? LINES / 2 : LINES) / 4;
     const bool vectors = in_vectors();
-    if (BULK_COPIES && g.factors.parts) await_signal(counted, 0);
-    NO_UNROLL for (u32 i = tid_x(); i < count * per_row; i += BULK_COPIES ? MULTIPLIERS : bdim_x()) {
+    if (g.factors.parts) await_signal(counted, 0);
+    NO_UNROLL for (u32 i = tid_x(); i < count * per_row; i += MULTIPLIERS) {
       const Four four(*this, i, first, stride);
       const u32 local = four.local, row = four.row, line = four.line, column = four.column;
       if (row >= g.rows || column >= n) continue;
@@ -358,7 +334,7 @@ template <class Q, u32 LINES, u32 BN, bool PAIR> struct QuantFlow {
 
   GPU_METHOD void run() const {
     const u32 warp = uniform(tid_x() / 32);
-    if (!BULK_COPIES || warp < WARPS) {
+    if (warp < WARPS) {
       take_registers<LINES == 256 ? 112 : 224>();
       multiply();
     } else {

@@ -101,19 +101,6 @@ template <class Q> struct QuantTiles {
     }
     wave_sync();
   }
-  // Where there is no engine all threads bring both, and the last four warps do what the first four do.
-  GPU_METHOD void bring(const Tile& t, u32 at) const {
-    const u32 row_bytes = k / Q::Elements * Q::Bytes, half = out.glu ? LINES / 2 : LINES;
-    barrier();
-    for (u32 i = tid_x(); i < PLACE; i += bdim_x()) {
-      const u32 line = i / PITCH, row = t.group * out.per_group() + line % half;
-      const u32* const source = (const u32*)(w + (size_t)(row + line / half * out.columns) * row_bytes + at * BYTES);
-      weights[i] = row < out.columns ? source[i % PITCH] : 0;
-    }
-    for (u32 j = 0; j < SLICES; j++)
-      for (u32 i = tid_x(); i < X_SLICE; i += bdim_x()) sx[j * X_SLICE + i] = i < t.height * SLICE ? slice_of(t, at, j)[i] : (u16)0;
-    barrier();
-  }
 
   // Slice J of the piece at a place; an even one begins with other blocks. Lines are as Outputs has them.
   template <u32 J> GPU_METHOD void load(Blocks& blocks, u32 place) const {
@@ -135,17 +122,17 @@ template <class Q> struct QuantTiles {
   // one before has begun: so a quarter is decoded behind each of the four.
   template <u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, Blocks& blocks, const WarpgroupRef& ref, bool more, u32 turns) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
-    if (BULK_COPIES) await_signal(x_full + J, turns & 1);
+    await_signal(x_full + J, turns & 1);
     const WarpgroupRef b = ref.plus(J * X_SLICE);
     multiply(c, f[0], b);
-    const u32 next = BULK_COPIES && NEXT == 0 && more ? turns + 1 : turns;
-    if (BULK_COPIES && NEXT == 0 && more) await_signal(full + next % PLACES, next / PLACES & 1);
+    const u32 next = NEXT == 0 && more ? turns + 1 : turns;
+    if (NEXT == 0 && more) await_signal(full + next % PLACES, next / PLACES & 1);
     // Behind the last, what lies there is decoded, and goes nowhere.
-    load<NEXT>(blocks, BULK_COPIES ? next % PLACES : 0);
+    load<NEXT>(blocks, next % PLACES);
     // Products of the slice before have ended: they read g, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(g[i / 4][i % 4]);
-    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(x_free + (J + SLICES - 1) % SLICES);
+    if (J > 0 || turns > 0) meeting_come(x_free + (J + SLICES - 1) % SLICES);
     decode<NEXT, 0>(g[0], blocks);
     multiply(c, f[1], b.plus(16 + nothing(g[0])));
     decode<NEXT, 1>(g[1], blocks);
@@ -154,7 +141,7 @@ template <class Q> struct QuantTiles {
     multiply(c, f[3], b.plus(48 + nothing(g[2])));
     decode<NEXT, 3>(g[3], blocks);
     // All of the piece is in registers.
-    if (BULK_COPIES && NEXT == 3) meeting_come(free + turns % PLACES);
+    if (NEXT == 3) meeting_come(free + turns % PLACES);
   }
   GPU_METHOD void first(Fragments& f, Blocks& blocks) const {
     load<0>(blocks, 0);
@@ -173,7 +160,7 @@ template <class Q> struct QuantTiles {
     Fragments f, g;
     UNROLL for (int i = 0; i < 16; i++) g[i / 4][i % 4] = 0;
     Blocks blocks;
-    if (BULK_COPIES && more) {
+    if (more) {
       await_signal(full, 0);
       first(f, blocks);
     }
@@ -185,10 +172,6 @@ template <class Q> struct QuantTiles {
       const Tile tile = tile_of(piece.tile);
       NO_UNROLL for (u32 at = piece.from; at < piece.to; at++, turns++) {
         const bool goes_on = at + 1 < piece.to || more;
-        if (!BULK_COPIES) {
-          bring(tile, at);
-          first(f, blocks);
-        }
         step<0>(c, f, g, blocks, ref, goes_on, turns);
         step<1>(c, g, f, blocks, ref, goes_on, turns);
         step<2>(c, f, g, blocks, ref, goes_on, turns);
@@ -204,7 +187,7 @@ template <class Q> struct QuantTiles {
 
   GPU_METHOD void run() const {
     const u32 warp = uniform(tid_x() / 32);
-    if (!BULK_COPIES || warp < WARPS) {
+    if (warp < WARPS) {
       take_registers<240>();
       multiply();
     } else {

@@ -272,7 +272,7 @@ template <class Q, int BN> struct QuantWide {
   static constexpr u32 PLACES = 2, BYTES = CHUNK / Q::Elements * Q::Bytes, ALIGN = Slice::WORDS ? 16 : Q::Align;
   static constexpr u32 VECTORS = (BYTES + 16 - ALIGN + 15) / 16, PITCH = (VECTORS | 1) * 4, PLACE_WORDS = 16 * PITCH;
   // Lines of few bytes come sooner by copies of 16 bytes, unless there is much else to do.
-  static constexpr bool BULK = BULK_COPIES && (MANY || BYTES > 160);
+  static constexpr bool BULK = MANY || BYTES > 160;
   // x has places for two chunks, where two blocks with them fit on a multiprocessor, and comes a chunk ahead; or for one, and comes
   // three slices ahead.
   static constexpr u32 RING = 4 * SLICES * X_SIZE + PLACES * 8 * 4 * PLACE_WORDS <= QUANT_WIDE_SHARED ? 2 * SLICES : SLICES;
@@ -350,12 +350,10 @@ template <class Q, int BN> struct QuantWide {
   GPU_FN u32 uses(u32 turn) { return RING == SLICES ? turn : turn / 2; }
   // Sends slice J of x; one thread.
   template <u32 ODD> GPU_METHOD void fetch(const Chunk& c, u32 j, u32 turn) const {
-    if constexpr (BULK_COPIES) {
-      const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, ODD);
-      if (uses(turn) > 0) await_signal(free + place, (uses(turn) - 1) & 1);
-      expect_bytes(full + place, bytes);
-      copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
-    }
+    const u32 height = height_of(c), bytes = height * BK * 2, place = place_of(j, ODD);
+    if (uses(turn) > 0) await_signal(free + place, (uses(turn) - 1) & 1);
+    expect_bytes(full + place, bytes);
+    copy_bulk((u32*)(sx + place * X_SIZE), slice_of(c, j, height), bytes, full + place);
   }
   GPU_METHOD u32 height_of(const Chunk& c) const {
     const u32 left = (rows - c.row + 7) / 8 * 8;
@@ -364,17 +362,6 @@ template <class Q, int BN> struct QuantWide {
   GPU_METHOD const u16* slice_of(const Chunk& c, u32 j, u32 height) const {
     const u32 deep = (k + CHUNK - 1) / CHUNK * CHUNK;
     return x + (size_t)c.row * deep + (size_t)(c.at * SLICES + j) * height * BK;
-  }
-  // Where the device has no such copies, all threads bring it.
-  template <u32 ODD> GPU_METHOD void await(const Chunk& c, u32 j, u32 turns) const {
-    if constexpr (BULK_COPIES) await_signal(full + place_of(j, ODD), uses(turns) & 1);
-    else {
-      const u32 height = height_of(c);
-      const u16* const from = slice_of(c, j, height);
-      barrier();
-      for (u32 i = tid_x(); i < height * BK; i += THREADS) sx[place_of(j, ODD) * X_SIZE + i] = from[i];
-      barrier();
-    }
   }
 
   // Of slice J of a chunk, what this lane gives the unit: of lines lane/4 and lane/4 + 8.
@@ -400,7 +387,7 @@ template <class Q, int BN> struct QuantWide {
   template <u32 ODD, u32 J> GPU_METHOD void step(f32 (&c)[BN / 2], Fragments& f, Fragments& g, Stored& stored, const Out& out, const Chunk& now, const Chunk& then, bool more, bool fetches, u32 turns) const {
     constexpr u32 NEXT = (J + 1) % SLICES;
     constexpr bool FAR = J + AHEAD >= SLICES;
-    await<ODD>(now, J, turns);
+    await_signal(full + place_of(J, ODD), uses(turns) & 1);
     // Where no bulk copies bring weights, the compiler does not see that the place of x is the same for all lanes.
     const WarpgroupRef b = (BULK ? warpgroup_ref(sx, 8 * WIDE_ROW, BK * WIDE_ROW) : ref).plus(place_of(J, ODD) * X_SIZE);
     if (MANY) multiply(c, f[0], b);
@@ -410,12 +397,12 @@ template <class Q, int BN> struct QuantWide {
       warpgroup_commit();
     }
     if (NEXT == 0 && more) land<1 - ODD>(turns + 1);
-    // Behind the last, what lies there is decoded, and goes nowhere; the simulator would see that nobody wrote it.
-    load<NEXT>(stored, out, NEXT == 0 ? then : now, NEXT == 0 && (more || BULK_COPIES) ? 1 - ODD : ODD);
+    // Behind the last, what lies there is decoded, and goes nowhere.
+    load<NEXT>(stored, out, NEXT == 0 ? then : now, NEXT == 0 && (more || READS_ANYTHING) ? 1 - ODD : ODD);
     // Products of the slice before have ended: they read g, and x at its place.
     warpgroup_wait<1>();
     UNROLL for (int i = 0; i < 16; i++) warpgroup_hold(g[i / 4][i % 4]);
-    if (BULK_COPIES && (J > 0 || turns > 0)) meeting_come(free + (J > 0 ? place_of(J - 1, ODD) : place_of(SLICES - 1, 1 - ODD)));
+    if (J > 0 || turns > 0) meeting_come(free + (J > 0 ? place_of(J - 1, ODD) : place_of(SLICES - 1, 1 - ODD)));
     if (tid_x() == 0 && (!FAR || fetches)) fetch<FAR ? 1 - ODD : ODD>(FAR ? then : now, (J + AHEAD) % SLICES, FAR ? turns + 1 : turns);
     decode<NEXT, 0>(g[0], stored);
     if (MANY) multiply(c, f[1], b.plus(16 + nothing(g[0])));

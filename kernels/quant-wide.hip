@@ -18,7 +18,7 @@ GPU_FN void quant_wide(u16* shared, const u16* x, const u8* w, const Outputs<16,
   const P product{shared, signals, signals + P::RING, landed, words + 4 + tid_x() / 32 * (P::PLACES * P::PLACE_WORDS), x, w, out.batch,
                   k / Q::Elements * Q::Bytes, k, down, across, uniform_ref(warpgroup_ref(shared, 8 * WIDE_ROW, P::BK * WIDE_ROW)), factors,
                   (f32*)(words + 4 + P::THREADS / 32 * P::PLACES * P::PLACE_WORDS)};
-  if (BULK_COPIES && lane_id() < P::PLACES) make_signal(landed + lane_id(), 16);
+  if (lane_id() < P::PLACES) make_signal(landed + lane_id(), 16);
   if (tid_x() == 0) {
     UNROLL for (u32 j = 0; j < P::RING; j++) {
       make_signal(product.full + j, 1);

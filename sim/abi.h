@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 // Raised with every change of this file, sim.h or module/: modules of another version are neither loaded nor found in a cache.
-#define SIM_VERSION 9
+#define SIM_VERSION 10
 #define SIM_ABI (0x57534d00u + SIM_VERSION)
 
 enum SimArgumentKind : uint32_t { SIM_POINTER, SIM_INTEGER, SIM_FLOAT, SIM_AGGREGATE };
@@ -71,5 +71,15 @@ struct SimState {
   void (*expect)(const void* signal, size_t bytes);
   void (*send)(void* to, const void* value, size_t bytes, const void* signal);
   void (*await)(const void* signal, const char* file, int line);
+  /**
+   * Of signals that are up again and again (Hopper's mbarrier): made for so many arrivals; an arrival, which expects bytes; a copy of
+   * bytes that come when they like, of zeros where it is from nowhere; until it was up more often than the phase tells, modulo 2.
+   */
+  void (*make)(const void* signal, uint32_t arrivals);
+  void (*arrive)(const void* signal, size_t bytes);
+  void (*copy)(void* to, const void* from, size_t bytes, const void* signal);
+  void (*awaitPhase)(const void* signal, uint32_t phase, const char* file, int line);
+  /** A barrier of the block's first threads. */
+  void (*crew)(uint32_t threads, const char* file, int line);
   void (*trap)(const char* why);
 };

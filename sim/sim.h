@@ -65,6 +65,19 @@ SIM_RAW inline void await(const void* signal, const char* file = __builtin_FILE(
   wickSimState.await(signal, file, line);
 }
 
+// Of signals and copies that run beside everything else, and of some of a block's threads.
+SIM_RAW inline void make_signal(const void* signal, uint32_t arrivals) { wickSimState.make(signal, arrivals); }
+SIM_RAW inline void arrive(const void* signal, size_t bytes) { wickSimState.arrive(signal, bytes); }
+SIM_RAW inline void copy(void* to, const void* from, size_t bytes, const void* signal) {
+  wickSimState.copy(to, from, bytes, signal);
+}
+SIM_RAW inline void await_phase(const void* signal, uint32_t phase, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  wickSimState.awaitPhase(signal, phase, file, line);
+}
+SIM_RAW inline void crew(uint32_t threads, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  wickSimState.crew(threads, file, line);
+}
+
 [[noreturn]] SIM_RAW inline void trap(const char* why = "trap") {
   wickSimState.trap(why);
   __builtin_unreachable();

@@ -1,5 +1,5 @@
 // Hopper's ways for threads to share out their work: blocks that count, meetings of some warps of a block, registers that go from warps
-// which need few to others. On the host a block's threads all do the same, and blocks go one after another.
+// which need few to others. On the host blocks go one after another.
 #ifndef WICK_GPU_CREWS_H
 #define WICK_GPU_CREWS_H
 #include "gpu/warpgroup.h"
@@ -20,7 +20,7 @@ GPU_FN void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;")
 GPU_FN void expect(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 #else
 GPU_FN void count_on(u32*, u32) {}
-template <u32> GPU_FN void barrier_of() { barrier(); }
+template <u32 THREADS> GPU_FN void barrier_of() { sim::crew(THREADS); }
 template <u32> GPU_FN void take_registers() {}
 template <u32> GPU_FN void leave_registers() {}
 GPU_FN void let_next_begin() {}

@@ -144,6 +144,16 @@ GPU_FN void await_signal(Signal* signal, u32 phase) {
       "{ .reg .pred up; again: mbarrier.try_wait.parity.shared::cta.b64 up, [%0], %1; @!up bra again; }" ::"r"(shared_address(signal)), "r"(phase)
       : "memory");
 }
+#elif GPU_HOST && defined(GPU_HOST_WARPGROUPS)
+constexpr bool BULK_COPIES = true;
+typedef u64 Signal;
+GPU_FN void make_signal(Signal* signal, u32 lanes) { sim::make_signal(signal, lanes); }
+GPU_FN void signals_made() {}
+GPU_FN void expect_bytes(Signal* signal, u32 bytes) { sim::arrive(signal, bytes); }
+GPU_FN void copy_bulk(u32* shared, const void* from, u32 bytes, Signal* signal) { sim::copy(shared, from, bytes, signal); }
+GPU_FN void await_signal(Signal* signal, u32 phase, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  sim::await_phase(signal, phase, file, line);
+}
 #else
 constexpr bool BULK_COPIES = false;
 typedef u64 Signal;

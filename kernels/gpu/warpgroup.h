@@ -60,6 +60,8 @@ GPU_FN void meeting_wait(u64* word, u32 round) {
   while (!done);
 }
 
+// Whether shared memory may be read that nobody wrote, where it does not matter what is there: the simulator tells whoever does.
+constexpr bool READS_ANYTHING = true;
 // Whether blocks may wait for others of the same launch, all of which fit on the device at once: until a counter has come so far. What
 // they have written is then read from where they wrote it, not from where it was before.
 constexpr bool WAITING_BLOCKS = true;
@@ -153,9 +155,13 @@ GPU_FN void warpgroup_commit() {}
 template <int N> GPU_FN void warpgroup_wait() {}
 GPU_FN void warpgroup_hold(f32&) {}
 GPU_FN void warpgroup_hold(u32&) {}
-GPU_FN void meeting_open(u64*, u32) {}
-GPU_FN void meeting_come(u64*) {}
-GPU_FN void meeting_wait(u64*, u32) { barrier(); }
+GPU_FN void meeting_open(u64* word, u32 warps) { sim::make_signal(word, warps); }
+GPU_FN void meeting_come(u64* word) {
+  wave_sync();
+  if (lane_id() == 0) sim::arrive(word, 0);
+}
+GPU_FN void meeting_wait(u64* word, u32 round) { sim::await_phase(word, round & 1); }
+constexpr bool READS_ANYTHING = false;
 constexpr bool WAITING_BLOCKS = false;
 GPU_FN void await_count(const u32*, u32) {}
 GPU_FN Vec<f32, 4> load_fresh(const f32* p) { return *(const Vec<f32, 4>*)p; }

@@ -11,7 +11,7 @@
 namespace sim {
 
 static constexpr size_t gapBytes = 256;
-static constexpr uint16_t sender = 0xFFFC, manyLanes = 0xFFFD, manyReaders = 0xFFFE, atomicWriter = 0xFFFF;
+static constexpr uint16_t copier = 0x8000, sender = 0xFFFC, manyLanes = 0xFFFD, manyReaders = 0xFFFE, atomicWriter = 0xFFFF;
 static constexpr size_t allBytes = maxCluster * arenaBytes;
 
 struct Shadow {
@@ -82,7 +82,7 @@ void placeShared(SimShared* site) {
   arenaUsed += site->bytes + gapBytes;
 }
 
-static uint32_t nextEpoch() {
+uint32_t nextEpoch() {
   if (++run.epoch == UINT32_MAX) {
     memset(static_cast<void*>(words), 0, sizeof words);
     memset(static_cast<void*>(bytes), 0, sizeof bytes);
@@ -96,7 +96,7 @@ static uint32_t nextEpoch() {
 void meetWarps(unsigned first, unsigned end) {
   const uint32_t now = nextEpoch();
   const unsigned all = run.blocks * run.warps;
-  for (unsigned v = 0; v < all; v++) {
+  for (unsigned v = 0; v < maxWarps + run.signals; v == all - 1 ? v = maxWarps : v++) {
     uint32_t most = v >= first && v < end ? now : 0;
     for (unsigned w = first; w < end; w++) most = std::max(most, run.seen[w][v]);
     for (unsigned w = first; w < end; w++) run.seen[w][v] = most;
@@ -129,13 +129,16 @@ static const Placement& placementOf(size_t at, size_t bytes, const char* verb) {
   char who[32] = "an atomic operation";
   if (other == sender) strcpy(who, "another block");
   else if (other == manyReaders) strcpy(who, "other threads");
+  else if (other >= copier && other < sender) strcpy(who, "a copy on its way");
   else if (other != atomicWriter) snprintf(who, sizeof who, "thread %u", other % run.count);
-  if (other < sender && other / run.count != unsigned(run.current) / run.count) strcat(who, " of another block");
+  if (other < copier && other / run.count != unsigned(run.current) / run.count) strcat(who, " of another block");
   fault(run.current, "race: %s byte %zu of \"%s\" in shared memory, which %s %s since they last met", verb,
         at % arenaBytes - place.low, place.name, who, did);
 }
 
-static inline unsigned warpOf(unsigned thread) {
+/** The clock that tells what a thread, or a copy, has done. */
+unsigned warpOf(unsigned thread) {
+  if (thread >= copier) return maxWarps + thread - copier;
   const unsigned rank = thread / run.count;
   return rank * run.warps + (thread - rank * run.count) / warp;
 }
@@ -286,6 +289,16 @@ void noteSent(const void* address, size_t count) {
   }
 }
 
+void noteCopied(void* to, size_t count, unsigned signal) {
+  const size_t offset = reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(arena);
+  if (offset >= run.blocks * arenaBytes) fault(run.current, "copies %zu bytes to what is no shared memory", count);
+  checkShared(offset, count, SIM_WRITE);
+  for (size_t i = offset; i < offset + count; i += wordBytes) {
+    words[i / wordBytes].writer = uint16_t(copier + signal);
+    for (size_t b = 0; b < wordBytes; b++) bytes[i + b].writer = uint16_t(copier + signal);
+  }
+}
+
 static void checkDevice(const void* address, size_t bytes, int kind) {
   const char* verb = kind == SIM_READ ? "reads" : "writes";
   const Allocation* found = findAllocation(address);
@@ -299,6 +312,8 @@ static void checkDevice(const void* address, size_t bytes, int kind) {
   recent[nextRecent] = {low, low + found->size};
   nextRecent = nextRecent == 3 ? 1 : nextRecent + 1;
 }
+
+void checkSource(const void* from, size_t count) { checkDevice(from, count, SIM_READ); }
 
 void checkAccess(const void* address, size_t bytes, int kind) {
   auto at = reinterpret_cast<uintptr_t>(address);

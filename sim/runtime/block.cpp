@@ -146,6 +146,102 @@ static void await(const void* signal, const char* file, int line) {
   wait(State::Signal, file, line).heard = true;
 }
 
+/** A signal that is up again and again, and what comes before it then is: what those who arrived had done, and its copies. */
+struct Turns {
+  const void* at;
+  unsigned arrivals, come, ups;
+  int64_t missing;  // bytes
+  uint32_t arrived[maxClocks], up[maxClocks];
+};
+static Turns turns[maxSignals];
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+  unsigned signal;
+};
+static std::vector<Copy> copies;
+
+static Turns& turnsOf(const void* signal) {
+  for (unsigned i = 0; i < run.signals; i++)
+    if (turns[i].at == signal) return turns[i];
+  fault(run.current, "a signal that was not made");
+}
+
+static void completeTurn(Turns& t) {
+  if (t.come < t.arrivals || t.missing) return;
+  memcpy(t.up, t.arrived, sizeof t.up);
+  t.up[maxWarps + (&t - turns)] = nextEpoch();
+  memset(t.arrived, 0, sizeof t.arrived);
+  t.come = 0;
+  t.ups++;
+}
+
+static void make(const void* signal, uint32_t arrivals) {
+  unsigned i = 0;
+  while (i < run.signals && turns[i].at != signal) i++;
+  if (i == maxSignals) fault(run.current, "more signals than the simulator has room for");
+  if (i == run.signals) {
+    run.signals++;
+    for (auto& seen : run.seen) seen[maxWarps + i] = 0;
+  }
+  turns[i] = {signal, arrivals, 0, 0, 0, {}, {}};
+}
+
+static void arrive(const void* signal, size_t bytes) {
+  Turns& t = turnsOf(signal);
+  if (t.come == t.arrivals) fault(run.current, "arrives at a signal more often than it was made for");
+  const uint32_t* const seen = run.seen[warpOf(unsigned(run.current))];
+  for (unsigned v = 0; v < maxClocks; v++) t.arrived[v] = std::max(t.arrived[v], seen[v]);
+  t.come++;
+  t.missing += int64_t(bytes);
+  completeTurn(t);
+}
+
+static void copy(void* to, const void* from, size_t bytes, const void* signal) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | bytes) % 16)
+    fault(run.current, "a copy of %zu bytes from %p to %p, which are no multiples of 16", bytes, from, to);
+  Turns& t = turnsOf(signal);
+  if (!bytes) return;
+  if (from) checkSource(from, bytes);
+  noteCopied(to, bytes, unsigned(&t - turns));
+  // Not what was there, nor what will be.
+  memset(to, 0xA5, bytes);
+  copies.push_back({to, from, bytes, unsigned(&t - turns)});
+}
+
+/** What is on its way comes when nobody can go on without it. */
+static bool deliver() {
+  const bool any = !copies.empty();
+  for (const Copy& c : copies) {
+    if (c.from) memcpy(c.to, c.from, c.bytes);
+    else memset(c.to, 0, c.bytes);
+    Turns& t = turns[c.signal];
+    t.missing -= int64_t(c.bytes);
+    completeTurn(t);
+  }
+  copies.clear();
+  return any;
+}
+
+static bool hasPhase(const void* signal, unsigned phase) { return (turnsOf(signal).ups & 1) != phase; }
+
+static void awaitPhase(const void* signal, uint32_t phase, const char* file, int line) {
+  Thread& self = run.threads[run.current];
+  self.signal = signal;
+  self.phase = phase & 1;
+  while (!hasPhase(signal, self.phase)) wait(State::Phase, file, line);
+  const Turns& t = turnsOf(signal);
+  uint32_t* const seen = run.seen[warpOf(unsigned(run.current))];
+  for (unsigned v = 0; v < maxClocks; v++) seen[v] = std::max(seen[v], t.up[v]);
+}
+
+static void crew(uint32_t threads, const char* file, int line) {
+  if (threads % warp || threads > run.count) fault(run.current, "a barrier of %u threads of %u", threads, run.count);
+  run.threads[run.current].crew = threads;
+  wait(State::Crew, file, line);
+}
+
 static void trap(const char* why) { fault(run.current, "%s", why); }
 
 void bind(SimState& state) {
@@ -162,6 +258,11 @@ void bind(SimState& state) {
   state.expect = expect;
   state.send = send;
   state.await = await;
+  state.make = make;
+  state.arrive = arrive;
+  state.copy = copy;
+  state.awaitPhase = awaitPhase;
+  state.crew = crew;
   state.blockBytes = arenaBytes;
   state.trap = trap;
 }
@@ -237,18 +338,20 @@ static void runWave(unsigned low, unsigned high) {
   }
 }
 
-static bool waitsForOthers(const Thread& t) { return t.state == State::Cluster || t.state == State::Signal; }
+static bool waitsForOthers(const Thread& t) {
+  return t.state == State::Cluster || t.state == State::Signal || t.state == State::Phase || t.state == State::Crew;
+}
 
 /** Whether the threads of a block go on: all that have not ended wait at one barrier. Who waits for other blocks is waited for. */
 static bool passBarrier(unsigned block) {
   Thread* const threads = run.threads + block * run.count;
   const Thread& first = threads[0];
   for (unsigned i = 0; i < run.count; i++)
+    if (waitsForOthers(threads[i])) return false;
+  for (unsigned i = 0; i < run.count; i++)
     if (threads[i].state == State::Wave)
       fault(int(block * run.count + i), "divergent wave: it waits for the others of its wave at %s:%d, where not all come",
             threads[i].file, threads[i].line);
-  for (unsigned i = 0; run.blocks > 1 && i < run.count; i++)
-    if (waitsForOthers(threads[i])) return false;
   for (unsigned i = 1; i < run.count; i++) {
     const Thread& t = threads[i];
     bool waits = t.state == State::Barrier;
@@ -258,14 +361,39 @@ static bool passBarrier(unsigned block) {
             "divergent barrier: it has exited while thread (%u,%u,%u) waits at %s:%d", waiting.id[0], waiting.id[1],
             waiting.id[2], waiting.file, waiting.line);
     }
-    if (waits && !sameSite(first, t))
-      fault(int(block * run.count + i), "divergent barrier: it waits at %s:%d, thread (0,0,0) at %s:%d", t.file, t.line,
-            first.file, first.line);
+    // Waves may come from different places, which devices do not tell apart; lanes of one do not.
+    const Thread& lead = threads[i / warp * warp];
+    if (waits && !sameSite(lead, t))
+      fault(int(block * run.count + i), "divergent barrier: it waits at %s:%d, thread (%u,%u,%u) at %s:%d", t.file, t.line,
+            lead.id[0], lead.id[1], lead.id[2], lead.file, lead.line);
   }
   if (first.state == State::Done) return false;
   for (unsigned i = 0; i < run.count; i++) threads[i].state = State::Ready;
   meet(block);
   return true;
+}
+
+/** Whether threads go on that wait for a signal, or for the others of their crew. */
+static bool passSignals() {
+  bool goes = false;
+  for (unsigned i = 0; i < run.blocks * run.count; i++) {
+    Thread& t = run.threads[i];
+    if (t.state != State::Phase || !hasPhase(t.signal, t.phase)) continue;
+    t.state = State::Ready;
+    goes = true;
+  }
+  for (unsigned b = 0; b < run.blocks; b++) {
+    Thread* const threads = run.threads + b * run.count;
+    if (threads[0].state != State::Crew) continue;
+    const unsigned members = threads[0].crew;
+    bool all = true;
+    for (unsigned i = 0; i < members; i++) all &= threads[i].state == State::Crew && threads[i].crew == members;
+    if (!all) continue;
+    for (unsigned i = 0; i < members; i++) threads[i].state = State::Ready;
+    meetWarps(b * run.warps, b * run.warps + members / warp);
+    goes = true;
+  }
+  return goes || deliver();
 }
 
 /** Whether threads go on that wait for other blocks: those whose signal is up, and all when all have come or ended. */
@@ -295,7 +423,7 @@ static void requireEnd() {
   for (unsigned i = 0; i < run.blocks * run.count; i++) {
     const Thread& t = run.threads[i];
     if (t.state == State::Done) continue;
-    const char* what = t.state == State::Signal ? "a signal" : t.state == State::Cluster ? "its cluster" : "its block";
+    const char* what = t.state == State::Signal || t.state == State::Phase ? "a signal" : t.state == State::Crew ? "its crew" : t.state == State::Wave ? "its wave" : t.state == State::Cluster ? "its cluster" : "its block";
     fault(int(i), "it waits for %s at %s:%d, where others never come", what, t.file, t.line);
   }
 }
@@ -306,6 +434,8 @@ static void runCluster(unsigned wave, bool reverse) {
     run.threads[i].heard = false;
   }
   counts.clear();
+  copies.clear();
+  run.signals = 0;
   meetAll(true);
   const unsigned waves = (run.count + wave - 1) / wave;
   bool goes = true;
@@ -319,6 +449,7 @@ static void runCluster(unsigned wave, bool reverse) {
       }
       goes |= passBarrier(block);
     }
+    goes |= passSignals();
     if (run.blocks > 1) goes |= passCluster();
   }
   requireEnd();

@@ -7,7 +7,7 @@
 
 namespace sim {
 
-enum class State : uint8_t { Fresh, Ready, Barrier, Cluster, Signal, Wave, Shuffle, Ballot, Done };
+enum class State : uint8_t { Fresh, Ready, Barrier, Cluster, Signal, Phase, Crew, Wave, Shuffle, Ballot, Done };
 
 struct Thread {
   void* context;
@@ -21,6 +21,8 @@ struct Thread {
   alignas(16) unsigned char value[16];
   uint32_t votes;
   bool orders;         // of its meeting with the wave
+  unsigned phase;      // of the signal that it waits for
+  unsigned crew;       // threads that meet
   const void* signal;  // waited for
   bool heard;          // a signal: what other blocks have sent may be read
 };
@@ -28,6 +30,9 @@ struct Thread {
 /** Lanes that share a clock. */
 constexpr unsigned warp = 32;
 constexpr unsigned maxWarps = maxThreads / warp + maxCluster;
+/** Signals have a clock each, behind those of warps: what is copied comes before what is done by those who have waited for it. */
+constexpr unsigned maxSignals = 160;
+constexpr unsigned maxClocks = maxWarps + maxSignals;
 
 /** What a block has of shared memory: 227 KiB at most and the gaps between arrays. */
 constexpr size_t arenaBytes = 320 * 1024;
@@ -47,7 +52,8 @@ struct Run {
   uint32_t met[maxCluster], allMet;
   unsigned warps;  // of a block
   // What another warp did before then comes before what this one does now: a vector clock for each.
-  uint32_t seen[maxWarps][maxWarps];
+  uint32_t seen[maxWarps][maxClocks];
+  unsigned signals;  // that were made
   uint32_t ticks;   // accesses and switches since the clock was last looked at
   double deadline;  // in seconds of the monotonic clock
   jmp_buf target;
@@ -78,6 +84,11 @@ void checkSuspect();
 void checkAccess(const void* address, size_t bytes, int kind);
 /** Bytes that another block sends: those of this block may read them when they have heard the signal. */
 void noteSent(const void* address, size_t bytes);
+uint32_t nextEpoch();
+/** Bytes that a copy brings: written as from now on, to be read by who has waited for the signal of that number. */
+void noteCopied(void* to, size_t bytes, unsigned signal);
+void checkSource(const void* from, size_t bytes);
+unsigned warpOf(unsigned thread);
 /** Warps have met, those of a block have, or those of all, or a new cluster begins. */
 void meetWarps(unsigned first, unsigned end);
 void meet(unsigned block);

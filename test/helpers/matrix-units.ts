@@ -2,8 +2,10 @@
 import type { MatrixUnit } from "../../src/backend/gpu/attention-plan.ts";
 import { GpuBackend } from "../../src/backend/gpu/backend.ts";
 import type { GpuContext, GpuProperties } from "../../src/backend/gpu/driver.ts";
+import { at } from "../../src/backend/gpu/gpu.ts";
+import { mapOf } from "../../src/backend/gpu/ops/quant-wide.ts";
 import { platform } from "../../src/backend/gpu/platforms.ts";
-import { Device } from "../../src/index.ts";
+import { Device, type Tensor } from "../../src/index.ts";
 
 /** Units with an arch that has them; lanes are the wave's of that ordinal. */
 export const units: readonly (readonly [Exclude<MatrixUnit, "fma">, arch: string, ordinal: number])[] = [
@@ -19,6 +21,18 @@ export function openAs(ordinal: number, card: Partial<GpuProperties>): GpuContex
   const context = platform("sim").driver.open(ordinal);
   Object.defineProperty(context, "properties", { value: { ...context.properties, ...card } });
   return context;
+}
+
+/** Quantized weights, and the map by which a plan's boxes of them are found. */
+export function inBoxes(
+  device: Device,
+  blocks: Tensor,
+  { boxes }: { readonly boxes: Parameters<typeof mapOf>[2] },
+  isGated: boolean,
+): { readonly w: number; readonly map: number } {
+  const map = mapOf(device.backend as GpuBackend, blocks, boxes, isGated ? 2 : 1);
+  if (map === 0) throw new Error("no map of these weights could be made");
+  return { w: at(blocks), map };
 }
 
 export function deviceWith(arch: string, ordinal: number, multiprocessors: number): Device {

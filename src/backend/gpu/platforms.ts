@@ -6,10 +6,11 @@ import { fail } from "../../core/errors.ts";
 import type { Candidate } from "./best-device.ts";
 import { openCuda } from "./cuda/driver.ts";
 import { openNvrtc } from "./cuda/nvrtc.ts";
-import type { GpuPlatform, KernelCompiler } from "./driver.ts";
+import type { Boxes, GpuPlatform, KernelCompiler } from "./driver.ts";
 import type { Library } from "./library.ts";
 import { type HipPlatform, openHip } from "./rocm/hip.ts";
 import type { SystemMemory } from "./system-memory.ts";
+import type { Vendor } from "./vendor.ts";
 
 export type PlatformName = keyof Platforms;
 interface Platforms {
@@ -93,6 +94,13 @@ function simulatedMemory(hip: Library): SystemMemory {
   };
 }
 
+/** As NVIDIA's driver makes maps, for the cards of its that are played. */
+function simulatedBoxes(hip: Library): Vendor["boxMap"] {
+  const names = "at, rows, halves, pieces, pieceBytes, boxRows, boxPieces".split(", ") as (keyof Boxes)[];
+  const make = hip.func(`int wickSimBoxMap(void *to, ${names.map((name) => `uint64_t ${name}`).join(", ")})`);
+  return (to, boxes) => make(to, ...names.map((name) => BigInt(boxes[name])));
+}
+
 /** Anew, with the settings of now. */
 export function openSimulator(): HipPlatform {
   const path = (file: string): string => fileURLToPath(new URL(`../../../sim/${file}`, import.meta.url));
@@ -114,5 +122,6 @@ export function openSimulator(): HipPlatform {
     rcclLibrary: library("librccl_sim.so"),
     commonArch: "host",
     systemMemory: simulatedMemory,
+    boxMap: simulatedBoxes,
   });
 }

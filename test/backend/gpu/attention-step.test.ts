@@ -10,7 +10,7 @@ import { scope, Tensor } from "../../../src/index.ts";
 import { rmsNorm, rope, ropeI, sdpa } from "../../../src/nn/index.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
 import { result } from "../../../src/tensor/tensor.ts";
-import { deviceWith } from "../../helpers/matrix-units.ts";
+import { deviceWith, inBoxes } from "../../helpers/matrix-units.ts";
 
 interface Case {
   /** Default sm_90a, which has clusters for few kv heads; waves of one with less shared memory go through one tile at a time. */
@@ -190,11 +190,9 @@ it("of few texts comes in order with its bits as they are in f16", () => {
       [batch, heads * d],
     );
     const shape = { rows: batch, n, k: heads * d };
-    const w = {
-      w: at(QTensor.quantize(Tensor.randn([n, shape.k], { seed: 5 }), "Q4_0").toDeviceSync(device).blocks),
-      map: 0,
-    };
     const plan = planQuantEven(shape, "Q4_0", 2)!;
+    const { blocks } = QTensor.quantize(Tensor.randn([n, shape.k], { seed: 5 }), "Q4_0").toDeviceSync(device);
+    const w = inBoxes(device, blocks, plan, false);
     const product = (came: Ordered | null): number[] => {
       const y = Tensor.full([batch, n], Number.NaN, { device, dtype });
       multiplyEven(gpu, plan, dtype, at(x), w, shape, at(y), { ...nothing, came });

@@ -12,7 +12,7 @@ import { nowhere } from "../../../src/backend/gpu/ops/x-order.ts";
 import { type DType, Tensor } from "../../../src/index.ts";
 import { compute } from "../../../src/ops/compute.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
-import { deviceWith } from "../../helpers/matrix-units.ts";
+import { deviceWith, inBoxes } from "../../helpers/matrix-units.ts";
 
 const multiprocessors = 16;
 const device = deviceWith("sm_90a", 0, multiprocessors);
@@ -64,7 +64,7 @@ it.each([
   }
 });
 
-/** By boxes, which the simulator has none of: lanes bring weights. Groups are dealt out whole, in halves, and to several warps; blocks share them. */
+/** By boxes. Groups are dealt out whole, in halves, and to several warps; blocks share them. */
 it.each([
   ["Q8_0", 24, 1024, 9, "bf16", 1],
   ["Q4_0", 300, 1280, 16, "f16", 2],
@@ -77,7 +77,7 @@ it.each([
   for (let i = 0; i < k; i++) values[2 * k + i] = 0;
   const [x, y] = [given(values, [rows, k], dtype), given(new Array(rows * n).fill(Number.NaN), [rows, n], dtype)];
   const plan = planQuantEven({ rows, n, k }, type, multiprocessors)!;
-  const weights = { w: at(q.toDeviceSync(device).blocks), map: 0 };
+  const weights = inBoxes(device, q.toDeviceSync(device).blocks, plan, false);
   multiplyEven(device.backend as GpuBackend, plan, dtype, at(x), weights, { rows, n, k }, at(y));
   const wanted = product(read(x), q.dequantize().dataSync() as Float32Array, rows, n, k);
   const found = read(y);
@@ -105,10 +105,17 @@ it.each([
   const x = given(values, [rows, k], dtype);
   const first = weights(isGated ? 2 * between : between, k, 7);
   const second = weights(n, between, 17);
-  const layer = (q: QTensor, from: number, width: number, added: object, y: Tensor, to = nowhere): void => {
+  const layer = (
+    q: QTensor,
+    from: number,
+    width: number,
+    added: Partial<typeof nothing>,
+    y: Tensor,
+    to = nowhere,
+  ): void => {
     const shape = { rows, n: q.shape[0]!, k: width };
     const plan = planQuantEven(shape, type, 2)!;
-    const given = { w: at(q.toDeviceSync(device).blocks), map: 0 };
+    const given = inBoxes(device, q.toDeviceSync(device).blocks, plan, (added.glu ?? 0) > 0);
     multiplyEven(gpu, plan, dtype, from, given, shape, at(y), { ...nothing, ...added }, to);
   };
   // In order behind the rows, as filledInOrder has it.
@@ -144,8 +151,9 @@ it.each([
   );
   const layer = (q: QTensor, width: number, y: number, from: number, added: object, to = nowhere): void => {
     const shape = { rows, n: q.shape[0]!, k: width };
-    const weights = { w: at(q.toDeviceSync(device).blocks), map: 0 };
-    multiplyEven(gpu, planQuantEven(shape, type, 4)!, "f16", from, weights, shape, y, { ...nothing, ...added }, to);
+    const plan = planQuantEven(shape, type, 4)!;
+    const weights = inBoxes(device, q.toDeviceSync(device).blocks, plan, false);
+    multiplyEven(gpu, plan, "f16", from, weights, shape, y, { ...nothing, ...added }, to);
   };
   const height = Math.ceil(rows / 8) * 8;
   const told = between / 16;
@@ -196,7 +204,7 @@ it.each([
     const tells = kind === "add" ? { next_alpha: at(alpha), lower: 0.5 } : {};
     const to = kind === "plain" ? nowhere : { ...nowhere, ordered, order: orderOf(type), ...tells };
     const added = { residual: kind === "add" ? at(residual) : 0, glu: kind === "gate" ? gluNumbers.silu : 0 };
-    const weights = { w: at(q.blocks), map: 0 };
+    const weights = inBoxes(device, q.blocks, plan, kind === "gate");
     multiplyEven(gpu, plan, "f16", at(x), weights, { rows, n, k }, at(y), { ...nothing, ...added }, to);
     spied.mockRestore();
     return { name: names.at(-1), bits: read(y) };
@@ -235,7 +243,7 @@ it.each([
       const plan = planQuantEven({ rows, n, k }, "Q8_0", 3)!;
       const glu = isGated ? gluNumbers.silu : 0;
       const added = { alpha: at(weight), eps: 1e-5, bias: at(bias), residual: at(residual), glu };
-      multiplyEven(gpu, plan, "f16", at(x), { w: at(blocks), map: 0 }, { rows, n, k }, at(y), added);
+      multiplyEven(gpu, plan, "f16", at(x), inBoxes(device, blocks, plan, glu > 0), { rows, n, k }, at(y), added);
       return y;
     };
     const from = read(x);

@@ -9,13 +9,13 @@ import { multiplyWide } from "../../../src/backend/gpu/ops/quant-wide.ts";
 import { Tensor } from "../../../src/index.ts";
 import { rmsNorm } from "../../../src/nn/index.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
-import { deviceWith } from "../../helpers/matrix-units.ts";
+import { deviceWith, inBoxes } from "../../helpers/matrix-units.ts";
 
 const bounds = { f16: 1e-3, bf16: 4e-3 } as const;
 
 /**
- * Types that come by boxes, which the simulator has none of, so that all threads bring weights, and others; results that leave as vectors and
- * one by one; tiles that are made alone and shared, by the number of multiprocessors.
+ * Types that come by boxes, and others; results that leave as vectors and one by one; tiles that are made alone and shared, by the number
+ * of multiprocessors.
  */
 it.each([
   ["Q8_0", 70, 84, "all and a gate", "f16", 2],
@@ -45,7 +45,7 @@ it.each([
   const [alpha, bias] = hasAll ? [given([k], 3), given([n], 5)] : [null, null];
   const residual = hasAll || adds === "a residual" ? given([rows, columns], 11) : null;
   const y = Tensor.full([rows, columns], Number.NaN, { device, dtype });
-  const weights = { w: at(q.toDeviceSync(device).blocks), map: 0 };
+  const blocks = q.toDeviceSync(device).blocks;
   const address = (t: Tensor | null): number => (t ? at(t) : 0);
   const added = {
     ...{ alpha: address(alpha), eps: 1e-5, bias: address(bias), residual: address(residual) },
@@ -53,8 +53,10 @@ it.each([
   };
   const shape = { rows, n, k };
   const plan = planQuantTiles(shape, type, multiprocessors);
-  if (plan) multiplyBoxes(gpu, plan, dtype, at(x), weights, shape, at(y), added);
-  else multiplyWide(gpu, type, dtype, at(x), weights.w, shape, at(y), added);
+  if (plan) {
+    const weights = inBoxes(device, blocks, plan, isGated);
+    multiplyBoxes(gpu, plan, dtype, at(x), weights, shape, at(y), added);
+  } else multiplyWide(gpu, type, dtype, at(x), at(blocks), shape, at(y), added);
 
   const plain = (t: Tensor): Tensor => Tensor.from(t.dataSync() as Float32Array).reshape([...t.shape]);
   const normed = alpha ? rmsNorm(plain(x), plain(alpha), 1e-5) : plain(x);

@@ -10,7 +10,7 @@ import type { QuantType } from "../../../src/core/quant-types.ts";
 import { Tensor } from "../../../src/index.ts";
 import { rmsNorm } from "../../../src/nn/index.ts";
 import { QTensor } from "../../../src/quantized/index.ts";
-import { deviceWith } from "../../helpers/matrix-units.ts";
+import { deviceWith, inBoxes } from "../../helpers/matrix-units.ts";
 
 /** Of a type of each order of words; sizes cut tiles, chunks and steps, and a tile in two, four or eight. The last number is of multiprocessors: one makes tiles alone first. */
 it.each([
@@ -25,12 +25,12 @@ it.each([
   ["Q8_0", 40, 512, 41, "f16", 1],
 ] as const)("%s (%i, %i) by %i rows in %s", (type, n, k, rows, dtype, multiprocessors: number = 16) => {
   const error = errorOf({ type, n, k, rows, dtype, multiprocessors }, (gpu, x, w, y) =>
-    multiplyWide(gpu, type, dtype, x, w, { rows, n, k }, y),
+    multiplyWide(gpu, type, dtype, x, at(w), { rows, n, k }, y),
   );
   expect(error).toBeLessThan(bounds[dtype]);
 });
 
-/** By boxes, which the simulator has none of: all threads bring weights. The last two are cut: by a pair of blocks, and by four. */
+/** By boxes. The last two are cut: by a pair of blocks, and by four. */
 it.each([
   ["Q4_0", 264, 1536, 64, "bf16"],
   ["Q8_0", 300, 3072, 18, "f16"],
@@ -40,8 +40,9 @@ it.each([
   ["Q8_0", 200, 4096, 33, "bf16", 8],
 ] as const)("%s (%i, %i) by %i rows in %s, by boxes", (type, n, k, rows, dtype, multiprocessors: number = 2) => {
   const shape = { rows, n, k };
+  const plan = planQuantFlow(shape, type, multiprocessors)!;
   const error = errorOf({ type, ...shape, dtype, multiprocessors }, (gpu, x, w, y) =>
-    multiplyFlow(gpu, planQuantFlow(shape, type, multiprocessors)!, dtype, x, { w, map: 0 }, shape, y),
+    multiplyFlow(gpu, plan, dtype, x, inBoxes(w.device, w, plan, false), shape, y),
   );
   expect(error).toBeLessThan(bounds[dtype]);
 });
@@ -62,7 +63,8 @@ it.each([
   const [alpha, bias, residual] = [given(k, 3), given(n, 5), given(rows * columns, 11).reshape([rows, columns])];
   const y = Tensor.full([rows, columns], Number.NaN, { device, dtype: "f16" });
   const shape = { rows, n, k };
-  const weights = { w: at(q.toDeviceSync(device).blocks), map: 0 };
+  const plan = planQuantFlow(shape, type, 1)!;
+  const weights = inBoxes(device, q.toDeviceSync(device).blocks, plan, isGated);
   const added = {
     alpha: at(alpha),
     eps: 1e-5,
@@ -70,7 +72,7 @@ it.each([
     residual: at(residual),
     glu: isGated ? gluNumbers.silu : 0,
   };
-  multiplyFlow(gpu, planQuantFlow(shape, type, 1)!, "f16", at(x), weights, shape, at(y), added);
+  multiplyFlow(gpu, plan, "f16", at(x), weights, shape, at(y), added);
   const plain = (t: Tensor): Tensor => Tensor.from(t.dataSync() as Float32Array).reshape([...t.shape]);
   const normed = rmsNorm(plain(x), plain(alpha), 1e-5);
   const product = normed.matmul(q.dequantize().transpose(0, 1)).add(plain(bias));
@@ -98,7 +100,7 @@ it.each([
   const [rows, n, k] = [19, 512 * (isGated ? 2 : 1), 1536];
   const quantized = (lines: number, columns: number, of: QuantType) => {
     const w = Tensor.from(small(lines * columns, 7)).reshape([lines, columns]);
-    return at(QTensor.quantize(w, of).toDeviceSync(device).blocks);
+    return QTensor.quantize(w, of).toDeviceSync(device).blocks;
   };
   const given = (count: number, seed: number, times = 1) =>
     Tensor.from(
@@ -111,8 +113,9 @@ it.each([
   const added = { alpha: 0, eps: 0, bias: 0, residual: 0, glu: isGated ? gluNumbers.silu : 0 };
   const between = isNormed ? { next_alpha: at(alpha), lower: 1 / 8 } : { next_alpha: 0, lower: 1 };
   const to = { ordered: at(ordered!), order: orderOf(next), ...between };
-  const weights = { w: quantized(n, k, type), map: 0 };
-  multiplyFlow(gpu, planQuantFlow(shape, type, 1)!, "f16", at(x), weights, shape, at(y!), added, to);
+  const flow = planQuantFlow(shape, type, 1)!;
+  const weights = inBoxes(device, quantized(n, k, type), flow, isGated);
+  multiplyFlow(gpu, flow, "f16", at(x), weights, shape, at(y!), added, to);
   const down = quantized(40, 512, next);
   const came = { x: to.ordered, told: isNormed ? 4 : 0, raise: 1 / between.lower };
   const small512 = { rows, n: 40, k: 512 };
@@ -120,10 +123,11 @@ it.each([
   const run = (own: typeof came | null, byBoxes: boolean) => {
     const out = Tensor.full([rows, 40], Number.NaN, { device, dtype: "f16" });
     const all = { ...behind, came: own };
-    if (!byBoxes) multiplyWide(gpu, next, "f16", at(y!), down, small512, at(out), all);
+    if (!byBoxes) multiplyWide(gpu, next, "f16", at(y!), at(down), small512, at(out), all);
     else {
       const plan = planQuantFlow({ ...small512, k: 1536 }, next, 1)!;
-      multiplyFlow(gpu, plan, "f16", at(y!), { w: down, map: 0 }, small512, at(out), all);
+      const boxes = { ...plan.boxes, pieces: plan.boxes.pieces / 3 };
+      multiplyFlow(gpu, plan, "f16", at(y!), inBoxes(device, down, { boxes }, false), small512, at(out), all);
     }
     return Array.from(out.dataSync() as Float32Array);
   };
@@ -158,7 +162,7 @@ interface Product {
 /** Relative error of what `multiply` makes of x (rows, k) and w (n, k), by addresses. */
 function errorOf(
   { type, n, k, rows, dtype, multiprocessors }: Product,
-  multiply: (gpu: GpuBackend, x: number, w: number, y: number) => void,
+  multiply: (gpu: GpuBackend, x: number, w: Tensor, y: number) => void,
 ): number {
   const device = deviceWith("sm_90a", 0, multiprocessors);
   const gpu = device.backend as GpuBackend;
@@ -172,7 +176,7 @@ function errorOf(
   const given = x.dataSync() as Float32Array;
   const y = Tensor.full([rows, n], Number.NaN, { device, dtype });
   const blocks = q.toDeviceSync(device).blocks;
-  multiply(gpu, at(x), at(blocks), at(y));
+  multiply(gpu, at(x), blocks, at(y));
   const found = y.dataSync() as Float32Array;
   let [difference, norm] = [0, 0];
   for (let i = 0; i < rows; i++)

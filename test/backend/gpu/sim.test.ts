@@ -532,13 +532,13 @@ describe.each([0, 1])("threads of a block (device %d)", (ordinal) => {
 
   test("writes of what others read, unless they leave it as it was", () => {
     // The wave that comes last.
-    const writer = Uint32Array.of(ordinal === 0 ? 64 : 0);
+    const writer = Int32Array.of(ordinal === 0 ? 64 : 0);
     const write = (value: number) =>
       launch(kernel("write_where_others_read"), [y, writer, Float32Array.of(value)], { block: 128 });
     ok(write(5));
     expectFault(write(6), "race: writes", "read since they last met");
     const overwrite = (ordered: number) =>
-      launch(kernel("overwrite_what_many_read"), [y, Uint32Array.of(ordered)], { block: 128 });
+      launch(kernel("overwrite_what_many_read"), [y, Int32Array.of(ordered)], { block: 128 });
     ok(overwrite(1));
     expectFault(overwrite(0), "race: ");
   });

@@ -25,6 +25,8 @@ export interface HipLibraries {
   readonly commonArch?: string;
   /** What stands in for the system's figures of memory. */
   readonly systemMemory?: (hip: Library) => SystemMemory;
+  /** What makes maps of matrices, as NVIDIA's driver does. */
+  readonly boxMap?: (hip: Library) => Vendor["boxMap"];
 }
 
 export interface HipPlatform extends GpuPlatform {
@@ -139,7 +141,7 @@ const none = new Set([100, 101]);
 
 export function openHip(libraries: HipLibraries = {}): HipPlatform {
   const library = openLibrary(spec(), libraries.hipLibrary);
-  const driver = new NativeDriver(hipVendor(library, requireVersion(library)));
+  const driver = new NativeDriver(hipVendor(library, requireVersion(library), libraries.boxMap?.(library) ?? null));
   return {
     driver,
     compiler: () => openHiprtc(library, libraries.hiprtcLibrary, libraries.comgrLibrary, libraries.commonArch),
@@ -166,7 +168,7 @@ function requireVersion(library: Library): number {
   return number;
 }
 
-function hipVendor(library: Library, number: number): Vendor {
+function hipVendor(library: Library, number: number, boxMap: Vendor["boxMap"]): Vendor {
   const calls = library.bind(extras);
   const errorName = library.func<string | null>("const char *hipGetErrorName(int code)");
   const errorText = library.func<string | null>("const char *hipGetErrorString(int code)");
@@ -199,7 +201,7 @@ function hipVendor(library: Library, number: number): Vendor {
       number > 0 && number < recordingHip ? `HIP ${shortVersion(number)} does not capture launches` : null,
     overlapping: () => null,
     allowShared: null,
-    boxMap: null,
+    boxMap,
   };
 }
 
