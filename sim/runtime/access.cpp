@@ -27,22 +27,35 @@ alignas(4096) static char arena[allBytes];
 static constexpr size_t wordBytes = 4;
 static Shadow words[allBytes / wordBytes], bytes[allBytes];
 static bool split[allBytes / wordBytes];
-/** When each warp last read what several have, and by which of its lanes. */
-struct Reading {
+/** When each warp last came to a place, and by which of its lanes. */
+struct Visit {
   uint32_t stamp;
   uint16_t lane;
 };
-using Readings = Reading[maxWarps];
+using Visits = Visit[maxWarps];
 static size_t splitEnd;
 static std::vector<Placement> placements;
 static size_t arenaUsed, sharedUsed, dynamicBytes;
 
-/** A write, noted before it is done, of what others read meanwhile: a race unless it leaves what was there. */
+/**
+ * A write, noted before it is done, of what others read or have written meanwhile. One that leaves what was there is no race with
+ * those who read, and says the same as those who have written.
+ */
 static struct {
   size_t offset, count;
   unsigned char before[16];
-  uint16_t other;
+  bool isRead;
+  uint16_t reader, writer;
+  uint32_t stamp;
+  struct {
+    Shadow* at;
+    uint16_t writer;
+    uint32_t written;
+  } others[16];
+  unsigned otherCount;
 } suspect;
+/** Whether any has said the same in this launch. */
+static bool anyAgreed;
 
 struct Range {
   uintptr_t low, high;
@@ -52,6 +65,7 @@ static unsigned nextRecent;
 
 void resetShared(size_t bytes) {
   suspect.count = 0;
+  anyAgreed = false;
   placements.clear();
   arenaUsed = gapBytes;
   sharedUsed = dynamicBytes = bytes;
@@ -152,22 +166,23 @@ static inline bool isRace(uint16_t other, uint32_t stamp, size_t at) {
   return at / arenaBytes != mine || stamp >= run.met[mine];
 }
 
-/** Of the word or byte that has this shadow; room that is not touched takes no memory. */
-static Readings& readingsOf(const Shadow& s) {
-  constexpr size_t ofWords = allBytes / wordBytes;
-  static Readings* const all = static_cast<Readings*>(mmap(nullptr, (ofWords + allBytes) * sizeof(Readings), PROT_READ | PROT_WRITE,
-                                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  if (all == MAP_FAILED) fault(run.current, "shared memory: no room to note who reads it");
+/** Of the word or byte that has this shadow: those who read, or who wrote the same. Room that is not touched takes no memory. */
+static Visits& visitsTo(const Shadow& s, bool writes) {
+  constexpr size_t ofWords = allBytes / wordBytes, all = ofWords + allBytes;
+  static Visits* const room = static_cast<Visits*>(mmap(nullptr, 2 * all * sizeof(Visits), PROT_READ | PROT_WRITE,
+                                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (room == MAP_FAILED) fault(run.current, "shared memory: no room to note who comes to it");
   const bool isWord = &s >= words && &s < words + ofWords;
-  return all[isWord ? size_t(&s - words) : ofWords + size_t(&s - bytes)];
+  return room[(writes ? all : 0) + (isWord ? size_t(&s - words) : ofWords + size_t(&s - bytes))];
 }
+static Visits& readingsOf(const Shadow& s) { return visitsTo(s, false); }
 
 /** Whether some of those who have read may do so at the same time as the running thread comes. */
 static inline bool isReadMeanwhile(const Shadow& s, size_t at) {
   if (s.reader != manyReaders) return isRace(s.reader, s.read, at);
   if (s.read < run.allMet) return false;
   const uint32_t* const seen = run.seen[warpOf(unsigned(run.current))];
-  const Readings& readings = readingsOf(s);
+  const Visits& readings = readingsOf(s);
   for (unsigned w = 0; w < run.blocks * run.warps; w++)
     if (readings[w].lane != run.current && readings[w].stamp >= std::max(run.allMet, seen[w])) return true;
   return false;
@@ -178,37 +193,45 @@ static inline void noteRead(Shadow& s, size_t at) {
   if (!isReadMeanwhile(s, at)) {
     s.reader = me;
   } else {
-    Readings& readings = readingsOf(s);
+    Visits& readings = readingsOf(s);
     if (s.reader != manyReaders) {
-      for (Reading& reading : readings) reading = {0, 0};
+      for (Visit& reading : readings) reading = {0, 0};
       readings[warpOf(s.reader)] = {s.read, s.reader};
       s.reader = manyReaders;
     }
-    Reading& own = readings[warpOf(me)];
+    Visit& own = readings[warpOf(me)];
     const bool isAlone = own.lane == me || own.stamp < std::max(run.allMet, run.seen[warpOf(me)][warpOf(me)]);
     own = {run.epoch, isAlone ? me : manyLanes};
   }
   s.read = run.epoch;
 }
 
-static void suspectWrite(size_t offset, size_t count, uint16_t other) {
-  if (count > sizeof suspect.before) race("writes", offset, "read", other);
-  suspect = {offset, count, {}, other};
-  memcpy(suspect.before, arena + offset, count);
+/** Whether somebody whom the running thread has met since wrote what is there, too. */
+static bool isAgreed(const Shadow& s) {
+  if (!anyAgreed) return false;
+  const uint32_t* const seen = run.seen[warpOf(unsigned(run.current))];
+  const Visits& writings = visitsTo(s, true);
+  for (unsigned w = 0; w < run.blocks * run.warps; w++)
+    if (writings[w].stamp >= s.written && (writings[w].lane == run.current || writings[w].stamp < seen[w])) return true;
+  return false;
 }
 
 void checkSuspect() {
   if (!suspect.count) return;
   const size_t count = suspect.count;
   suspect.count = 0;
-  if (memcmp(suspect.before, arena + suspect.offset, count)) race("writes", suspect.offset, "read", suspect.other);
+  const bool isSame = !memcmp(suspect.before, arena + suspect.offset, count);
+  if (!isSame && suspect.isRead) race("writes", suspect.offset, "read", suspect.reader);
+  for (unsigned i = 0; isSame && i < suspect.otherCount; i++) {
+    auto& [at, writer, written] = suspect.others[i];
+    anyAgreed = true;
+    visitsTo(*at, true)[warpOf(suspect.writer)] = {suspect.stamp, suspect.writer};
+    at->writer = writer;
+    at->written = written;
+  }
 }
 
 static const char* const verbs[] = {"reads", "writes", "atomically updates"};
-
-/** Of the access that is being noted: whether what it writes is read meanwhile, and by whom. */
-static bool isSuspect;
-static uint16_t suspectedReader;
 
 /** One access to what a shadow stands for; `offset` is where that begins. */
 static inline void note(Shadow& s, size_t offset, int kind) {
@@ -220,13 +243,17 @@ static inline void note(Shadow& s, size_t offset, int kind) {
             offset % arenaBytes - place.low, place.name);
     }
     const bool allowed = s.writer == sender ? run.threads[me].heard : kind == SIM_ATOMIC && s.writer == atomicWriter;
-    if (!allowed && isRace(s.writer, s.written, offset)) race(verbs[kind], offset, "wrote", s.writer);
+    if (!allowed && isRace(s.writer, s.written, offset) && !isAgreed(s)) race(verbs[kind], offset, "wrote", s.writer);
   }
   if (kind != SIM_READ && isReadMeanwhile(s, offset)) {
     if (kind == SIM_ATOMIC) race(verbs[kind], offset, "read", s.reader);
-    isSuspect = true;
-    suspectedReader = s.reader;
+    suspect.isRead = true;
+    suspect.reader = s.reader;
   }
+  constexpr unsigned most = sizeof suspect.others / sizeof *suspect.others;
+  if (kind == SIM_WRITE && s.writer < copier && s.written >= run.clusterEpoch && suspect.otherCount < most &&
+      isRace(s.writer, s.written, offset))
+    suspect.others[suspect.otherCount++] = {&s, s.writer, s.written};
   if (kind == SIM_READ) {
     noteRead(s, offset);
   } else {
@@ -244,7 +271,8 @@ static void noteBytes(size_t low, size_t high, int kind) {
       for (size_t b = 0; b < wordBytes; b++) {
         Shadow& one = bytes[w * wordBytes + b];
         one = words[w];
-        if (one.reader == manyReaders) memcpy(readingsOf(one), readingsOf(words[w]), sizeof(Readings));
+        if (one.reader == manyReaders) memcpy(readingsOf(one), readingsOf(words[w]), sizeof(Visits));
+        if (anyAgreed) memcpy(visitsTo(one, true), visitsTo(words[w], true), sizeof(Visits));
       }
     }
     note(bytes[i], i, kind);
@@ -267,7 +295,8 @@ static void checkShared(size_t offset, size_t count, int kind) {
   placementOf(offset, count, verbs[kind]);
   const unsigned block = unsigned(offset / arenaBytes);
   if (run.blocks > 1 && block != unsigned(run.current) / run.count) requireBlock(block, verbs[kind]);
-  isSuspect = false;
+  suspect.isRead = false;
+  suspect.otherCount = 0;
   if ((offset | count) % wordBytes) {
     noteBytes(offset, offset + count, kind);
   } else {
@@ -276,7 +305,14 @@ static void checkShared(size_t offset, size_t count, int kind) {
       else note(words[i / wordBytes], i, kind);
     }
   }
-  if (isSuspect) suspectWrite(offset, count, suspectedReader);
+  if (!suspect.isRead && !suspect.otherCount) return;
+  if (count <= sizeof suspect.before) {
+    suspect.offset = offset;
+    suspect.count = count;
+    suspect.writer = uint16_t(run.current);
+    suspect.stamp = run.epoch;
+    memcpy(suspect.before, arena + offset, count);
+  } else if (suspect.isRead) race("writes", offset, "read", suspect.reader);
 }
 
 void noteSent(const void* address, size_t count) {

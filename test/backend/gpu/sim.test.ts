@@ -147,6 +147,12 @@ KERNEL(write_where_others_read, f32* y, u32 writer, f32 value) {
   if (tid_x() / 64 != writer / 64) y[tid_x()] = s[0];
   else if (tid_x() == writer) s[0] = value;
 }
+KERNEL(write_the_same, f32* y, f32 last) {
+  SHARED(f32, s, 64);
+  s[tid_x() % 64] = tid_x() < 64 ? 5 : last;
+  wave_sync();
+  y[tid_x()] = s[tid_x() % 64 ^ 1];
+}
 KERNEL(overwrite_what_many_read, f32* y, u32 ordered) {
   SHARED(f32, s, 1);
   SHARED(f32, others, 128);
@@ -537,6 +543,10 @@ describe.each([0, 1])("threads of a block (device %d)", (ordinal) => {
       launch(kernel("write_where_others_read"), [y, writer, Float32Array.of(value)], { block: 128 });
     ok(write(5));
     expectFault(write(6), "race: writes", "read since they last met");
+    const same = (last: number) => launch(kernel("write_the_same"), [y, Float32Array.of(last)], { block: 128 });
+    ok(same(5));
+    expect(download(y, new Float32Array(128))).toEqual(new Float32Array(128).fill(5));
+    expectFault(same(6), "race: ");
     const overwrite = (ordered: number) =>
       launch(kernel("overwrite_what_many_read"), [y, Int32Array.of(ordered)], { block: 128 });
     ok(overwrite(1));
