@@ -119,13 +119,13 @@ def products():
 
 
 print(f"{torch.cuda.get_device_name()}: PyTorch {torch.__version__}")
-if not only or "sdpa" not in only:
+if only != ["sdpa"]:
     streaming()
     for dtype in ("f32", "bf16"):
         rows_of(dtype)
     rotations()
     products()
-else:
+if not only or "sdpa" in only:
     attention()
 if options.json:
     with open(options.json, "w") as file:

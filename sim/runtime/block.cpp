@@ -210,7 +210,7 @@ static void copy(void* to, const void* from, size_t bytes, const void* signal) {
   copies.push_back({to, from, bytes, unsigned(&t - turns)});
 }
 
-/** What is on its way comes when nobody can go on without it. */
+/** What is on its way comes when nobody goes on by a signal that is up. */
 static bool deliver() {
   const bool any = !copies.empty();
   for (const Copy& c : copies) {
@@ -418,13 +418,28 @@ static bool passCluster() {
   return true;
 }
 
+static const char* waitedFor(State state) {
+  switch (state) {
+    case State::Signal:
+    case State::Phase:
+      return "a signal";
+    case State::Crew:
+      return "its crew";
+    case State::Wave:
+      return "its wave";
+    case State::Cluster:
+      return "its cluster";
+    default:
+      return "its block";
+  }
+}
+
 /** No thread goes on: that is the end, or some wait for what never comes. */
 static void requireEnd() {
   for (unsigned i = 0; i < run.blocks * run.count; i++) {
     const Thread& t = run.threads[i];
     if (t.state == State::Done) continue;
-    const char* what = t.state == State::Signal || t.state == State::Phase ? "a signal" : t.state == State::Crew ? "its crew" : t.state == State::Wave ? "its wave" : t.state == State::Cluster ? "its cluster" : "its block";
-    fault(int(i), "it waits for %s at %s:%d, where others never come", what, t.file, t.line);
+    fault(int(i), "it waits for %s at %s:%d, where others never come", waitedFor(t.state), t.file, t.line);
   }
 }
 

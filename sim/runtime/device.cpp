@@ -17,7 +17,6 @@ static Device devices[] = {
 static thread_local int current = 0;
 
 Device& device(int ordinal) { return devices[ordinal]; }
-
 int currentDevice() { return current; }
 
 int deviceCount() {
@@ -37,7 +36,7 @@ static const char* archOf(const Device& d) {
   bool has64 = !strncmp(asked, "gfx9", 4);
   return has64 == (d.wave == 64) ? asked : d.arch;
 }
-static size_t unitsOf(const Device& d) { return numberOf("WICK_SIM_UNITS", size_t(d.units)); }
+static size_t unitsOf(const Device& d) { return std::max<size_t>(numberOf("WICK_SIM_UNITS", size_t(d.units)), 1); }
 
 /** Bytes of memory on each device. */
 size_t memoryLimit() { return numberOf("WICK_SIM_MEMORY", size_t(2) << 30); }
@@ -103,7 +102,7 @@ static hipError_t fillProperties(char* out, int ordinal, bool old) {
   const Device& d = devices[ordinal];
   memset(out, 0, old ? propertyBytes0 : propertyBytes600);
   strcpy(out, d.name);
-  strcpy(out + (old ? archOffset0 : archOffset600), archOf(d));
+  snprintf(out + (old ? archOffset0 : archOffset600), 256, "%s", archOf(d));
   for (const Property& p : properties) {
     int offset = old ? p.offset0 : p.offset600;
     size_t value = p.value(d);

@@ -69,7 +69,7 @@ const archOf: Readonly<Record<Played, string>> = {
   ...{ fma: "gfx1030", mma: "sm_90", wgmma: "sm_90a", wmma11: "gfx1100", wmma12: "gfx1200", mfma: "gfx90a" },
 };
 const compiler = platform("sim").compiler();
-/** The simulator has less shared memory than the cards whose unit it plays, but where it plays warpgroups. */
+/** Launches are planned here for AMD's shared memory, whatever the unit, but for warpgroups. */
 const shared = ["-UGPU_SHARED_KB", `-DGPU_SHARED_KB=${simulated / 1024}`];
 const small: KernelCompiler = {
   library: compiler.library,

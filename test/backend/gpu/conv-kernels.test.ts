@@ -125,8 +125,7 @@ describe.each(played)("A convolution by %s of %s", (_unit, arch, ordinal) => {
     expect(check(device(), c, "f16", "plain")).toEqual(["conv_turn", "conv_turn_taps", "conv_product_small"]);
   });
 
-  // With copies beside arithmetic they take more shared memory than the simulator has, but for Hopper's warpgroups.
-  it.each(arch === "sm_90" ? [] : [["of whole and cut large blocks"]])("%s", () => {
+  it("of whole and cut large blocks", () => {
     const c: Case = { x: [2, 24, 12, 11], outs: 130, kernel: [3, 3], padding: [1, 1] };
     const few = deviceWith(arch, ordinal, 1);
     expect(check(few, c, "bf16", "plain").at(-1)).toBe("conv_product");

@@ -60,9 +60,7 @@ describe.each(units)("A product by %s of %s", (_unit, arch, ordinal) => {
     }
   });
 
-  // With copies beside arithmetic they take more shared memory than the simulator has, but for Hopper's warpgroups.
-  const large = arch === "sm_90" ? [] : [["of whole and cut large tiles"]];
-  it.each(large)("%s", () => {
+  it("of whole and cut large tiles", () => {
     const device = deviceWith(arch, ordinal, 1);
     for (const [la, lb] of [
       ["rows", "columns"],
